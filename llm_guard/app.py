@@ -26,6 +26,7 @@ from llm_guard.assembly import (
     addresses_of,
     breaker_type,
     callers_type,
+    fleet_names,
     gate_type,
     new_cache_store,
     new_call_store,
@@ -114,7 +115,8 @@ class App:
         self._new_breaker = breaker_type(self.config, self._worker)
         self._new_gate = gate_type(self.config, self._worker)
         generated = self.operator_token.generated
-        self._new_callers = callers_type(self.config, self._worker, None if generated is None else generated.token)
+        names = fleet_names(self.config, self._worker, None if generated is None else generated.token)
+        self._new_callers = callers_type(names)
         table = self._compiled(self.config, None)
         counters = CallCounters()
         faults = FaultInjector(self._clock, Random().random)  # noqa: S311  # draws of its own: calls' stay as they are
@@ -166,7 +168,7 @@ class App:
             None if self._worker is None else self._worker.agreement,
         )  # fmt: skip
         self.fleet = new_member(
-            self.config, self._worker, self.gateway, counters, lambda: self.reloads.current.digest, self._clock
+            self.config, self._worker, names, self.gateway, counters, lambda: self.reloads.current.digest, self._clock
         )
         running = AdminContext(
             self.gateway, self.reloads, counters, lambda: [listener for _, listener in self._listeners], self._clock,

@@ -39,6 +39,7 @@ from llm_guard.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from llm_guard.fleet.member import FleetMember
+    from llm_guard.fleet.names import FleetNames
     from llm_guard.storage.calls.redis_store import RedisCallStore
     from llm_guard.storage.shared.exchange_store import ExchangeStore
     from llm_guard.storage.shared.redis_store import StoreDescription
@@ -154,15 +155,23 @@ def breaker_type(config: Config, worker: WorkerRole | None) -> NewBreaker:
     return SharedBreaker
 
 
-def callers_type(config: Config, worker: WorkerRole | None, generated: str | None) -> NewCallers:
-    """Returns what creates the callers of deployments. `generated`: the operator token that the gateway has made."""
+def fleet_names(config: Config, worker: WorkerRole | None, generated: str | None) -> FleetNames | None:
+    """Returns the digests of the fleet's names; None without a fleet. `generated`: the operator token that the gateway
+    has made, None if the config has one."""
     if config.fleet is None and worker is None:
+        return None
+    from llm_guard.fleet.names import FleetNames  # noqa: PLC0415  # loaded only with a fleet
+
+    return FleetNames(config.ops.fleet_token or generated or "")
+
+
+def callers_type(names: FleetNames | None) -> NewCallers:
+    """Returns what creates the callers of deployments."""
+    if names is None:
         return Callers
-    from llm_guard.fleet.caller_names import caller_digest  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers  # noqa: PLC0415  # loaded only with a fleet
 
-    tokens = (config.ops.token, *(token.token for token in config.ops.tokens), generated)
-    return partial(SharedCallers, digest=caller_digest(next(filter(None, tokens), token_hex(16))))
+    return partial(SharedCallers, digest=names.of)
 
 
 def gate_type(config: Config, worker: WorkerRole | None) -> NewGate:
@@ -177,6 +186,7 @@ def gate_type(config: Config, worker: WorkerRole | None) -> NewGate:
 def new_member(
     config: Config,
     worker: WorkerRole | None,
+    names: FleetNames | None,
     gateway: Handler,
     counters: CallCounters,
     digest: Callable[[], str],
@@ -184,7 +194,7 @@ def new_member(
 ) -> FleetMember | None:
     """Returns this gateway's membership of its fleet, which has not started yet; None without a fleet. `digest` returns
     that of the running config."""
-    if config.fleet is None and worker is None:
+    if names is None:
         return None
     from llm_guard.fleet.breakers import FleetBreakers  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.client_limits import FleetClientLimits  # noqa: PLC0415  # loaded only with a fleet
@@ -198,22 +208,23 @@ def new_member(
     def status() -> ReplicaStatus:
         calls = sum(sum(model.calls.values()) for model in counters.models.values())
         up_s = clock.now() - began_at
-        return ReplicaStatus(__version__, digest(), up_s, gateway.running, calls, gateway.is_leaving)
+        return ReplicaStatus(__version__, digest(), up_s, gateway.running, calls, gateway.is_leaving, names.own)
 
     replica = _process_id() if worker is None else f"{_process_id()}:worker-{worker.number}"
-    slots = FleetSlots(gateway.deployments, gateway.quotas, gateway.wake_waiters)
+    slots = FleetSlots(gateway.deployments, gateway.quotas, names, gateway.wake_waiters)
     gateway.table.pool.observers.subscribe(slots.adopt)
-    client_limits = FleetClientLimits(gateway.quotas, clock)
-    paces = FleetPaces(gateway.deployments, replica, gateway.wake_waiters)
+    client_limits = FleetClientLimits(gateway.quotas, names, clock)
+    paces = FleetPaces(gateway.deployments, replica, names, gateway.wake_waiters)
     return FleetMember(
         FLEET_OF_WORKERS if config.fleet is None else config.fleet.name,
         replica,
         _exchange_store(config.fleet, worker, replica),
-        FleetBreakers(gateway.deployments),
+        FleetBreakers(gateway.deployments, names),
         slots,
         client_limits,
         paces,
         status,
+        names,
         clock,
     )
 

@@ -2,7 +2,8 @@
 
 Learns keys where the gateway itself sees them (calls and configs), so tests need not register them, and plants one in
 every raw request that carries none. Watches logs, admin responses, the audit trail, the cache, stored calls, and
-requests to the store of a fleet.
+requests to the store of a fleet. What is sent to the latter must not have a digest either by which a name or a key
+could be guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import functools
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from hashlib import blake2b, sha1, sha256
 from typing import Any
 
 import structlog.testing
@@ -36,6 +38,9 @@ from tests.chaos import process
 from tests.fakes import client
 
 PLANTED = "sk-CANARY-swept-0d9be1f2"
+_FLEET = "the store of a fleet"
+_DIGITS = 12
+"""The least digits of a digest by which a guess could be confirmed."""
 _SHORTEST = 8
 """Shorter keys (`k`, `right`) are also ordinary words and would give false alarms."""
 _IN_TEXT = re.compile(r"""["']?(?:api_key|key|token)["']?: *["']([^"'$]+)["']""")
@@ -46,11 +51,25 @@ class Sweep:
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
+        self._names: set[str] = set()
+        self._guesses: set[str] = set()
+        """Digests of the names and keys that do not need a secret."""
         self._heard: list[tuple[str, str]] = []
 
     def learn(self, keys: Iterable[str | None]) -> None:
         """Adds keys that must not appear from now on."""
         self.keys.update(key for key in keys if key is not None and len(key) >= _SHORTEST)
+
+    def learn_names(self, names: Iterable[str]) -> None:
+        """Adds names whose digests must not appear in the store of a fleet from now on."""
+        for name in set(names) - self._names:
+            self._names.add(name)
+            for digest in (
+                blake2b(name.encode(), digest_size=8),
+                sha256(name.encode()),
+                sha1(name.encode()),
+            ):  # no protection
+                self._guesses.add(digest.hexdigest()[:_DIGITS])
 
     def hear(self, where: str, what: object) -> None:
         """Captures a piece of the gateway's output."""
@@ -59,7 +78,12 @@ class Sweep:
     def take(self) -> list[str]:
         """Returns the captured output that holds a key, and clears the capture."""
         heard, self._heard = self._heard, []
-        return [f"{where}: {key} in {what[:500]}" for where, what in heard for key in self.keys if key in what]
+        return [
+            f"{where}: {key} in {what[:500]}"
+            for where, what in heard
+            for key in (self.keys | self._guesses if where == _FLEET else self.keys)
+            if key in what
+        ]
 
 
 SWEEP = Sweep()
@@ -71,6 +95,7 @@ def listen(sweep: Sweep) -> None:
     tests import the patched functions by name."""
     _after(headers, "caller_keys", lambda found, *_: sweep.learn(found))
     _before(App, "__init__", lambda _app, config, **_: sweep.learn(_keys_of(config)))
+    _before(App, "__init__", lambda _app, config, **_: sweep.learn_names(_names_of(config)))
     _after(operator_token, "shared_token", lambda found, *_: sweep.learn([found[0]]))
     _after(key_files, "key_in", lambda found, *_: sweep.learn([found]))
     _before(
@@ -87,8 +112,8 @@ def listen(sweep: Sweep) -> None:
     _before(MemoryCache, "put", lambda _store, _key, answer, _lasts_s: sweep.hear("cache", answer))
     _before(SqliteCallStore, "add", lambda _file, *calls: sweep.hear("kept call", calls))
     _before(SqliteCallStore, "answer", lambda _file, _id, answer, *_: sweep.hear("kept answer", answer))
-    _before(RedisScript, "run", lambda _script, *arguments: sweep.hear("the store of a fleet", arguments))
-    _before(RedisStore, "_run", lambda _store, _script, keys, args: sweep.hear("the store of a fleet", (keys, args)))
+    _before(RedisScript, "run", lambda _script, *arguments: sweep.hear(_FLEET, arguments))
+    _before(RedisStore, "_run", lambda _store, _script, keys, args: sweep.hear(_FLEET, (keys, args)))
     _before(SnapshotFile, "write", lambda _file, content: sweep.hear("what is kept", content))
     _before(EventLog, "note", lambda _journal, _kind, **facts: sweep.hear("event", facts))
     _after(spans, "_known", lambda facts, *_: sweep.hear("span", facts))
@@ -106,6 +131,16 @@ def _keys_of(config: Config) -> list[str | None]:
     upstreams = config.upstreams.values()
     pools = [key.key for upstream in upstreams for key in upstream.api_keys]
     return [*clients, *operators, config.store.encryption_key, *(upstream.api_key for upstream in upstreams), *pools]
+
+
+def _names_of(config: Config) -> Iterator[str]:
+    """Yields names and keys whose digests could be in the store."""
+    yield from filter(None, _keys_of(config))
+    yield from (client.name for client in config.server.client_keys)
+    for name, upstream in config.upstreams.items():
+        yield name
+        for model in ("", *config.models):
+            yield f"{name}\n{upstream.base_url}\n{model}"
 
 
 def _shown(line: MutableMapping[str, Any]) -> str:

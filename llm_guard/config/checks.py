@@ -17,6 +17,8 @@ from llm_guard.config.yaml_source import Document, KeyPath
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 
 _KEY_REMEDY = "set store.encryption_key to the output of `openssl rand -base64 32`, through a variable"
+_REMEDY = "set it to the output of `openssl rand -base64 32`, through a variable"
+_SHORT_TOKEN = 16
 
 
 def check_listeners(document: Document, server: Server | None, ops: Ops | None) -> None:
@@ -102,6 +104,18 @@ def check_alerts(document: Document, ops: Ops | None, models: Collection[str]) -
             if name not in models:
                 place: KeyPath = ("ops", "alerts", rule, "models", name)
                 document.report(place, f"no model has this name{did_you_mean(name, models)}")
+
+
+def check_fleet(document: Document, fleet: FleetConfig | None, ops: Ops | None) -> None:
+    """Checks that the gateways of a fleet have a token that they can have in common."""
+    if fleet is None or ops is None:
+        return
+    place: KeyPath = ("ops", "token")
+    if (token := ops.fleet_token) is None:
+        document.report(("fleet",), f"needs ops.token, the same at all of its gateways: {_REMEDY}")
+    elif len(token) < _SHORT_TOKEN:
+        reason = f"needs at least {_SHORT_TOKEN} characters with `fleet`, since names in the store are protected by it"
+        document.report(place, f"{reason}: {_REMEDY}")
 
 
 def check_store(document: Document, store: StoreConfig | None, fleet: FleetConfig | None) -> None:

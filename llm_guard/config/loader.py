@@ -19,6 +19,7 @@ from llm_guard.config.checks import (
     check_alerts,
     check_completion_webhooks,
     check_engines,
+    check_fleet,
     check_listeners,
     check_names,
     check_probes,
@@ -141,6 +142,7 @@ def config_in(document: Document) -> Config:
     check_names(document, upstreams, models)
     check_alerts(document, ops, models)
     check_store(document, store, fleet)
+    check_fleet(document, fleet, ops)
     check_completion_webhooks(document, store, models)
     ways = {key: _way(data) for key, data in entries.items()}
     check_ways(document, ways, upstreams)

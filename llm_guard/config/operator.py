@@ -138,6 +138,11 @@ class Ops(Strict):
     webhooks: Annotated[tuple[WebhookConfig, ...], AfterValidator(check_webhook_names)] = ()
     """Webhooks that are notified of alerts."""
 
+    @property
+    def fleet_token(self) -> str | None:
+        """The token from which the gateways of a fleet derive a common secret: `token`, or the first operator's."""
+        return self.token or next((named.token for named in self.tokens if named.role == "operator"), None)
+
 
 def _checked_collector(url: str | None, example: str) -> str | None:
     if url is None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
-from hashlib import blake2b
 
+from llm_guard.fleet.names import FleetNames
 from llm_guard.proxy.attempts.release import log_transition
 from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
@@ -25,8 +24,9 @@ _Shared = tuple[str, Deployment, SharedBreaker]
 class FleetBreakers:
     """The breakers of this gateway's deployments, one by subject."""
 
-    def __init__(self, deployments: Callable[[], Iterable[Deployment]]) -> None:
+    def __init__(self, deployments: Callable[[], Iterable[Deployment]], names: FleetNames) -> None:
         self._deployments = deployments
+        self._names = names
         self._listed: tuple[Deployment, ...] = ()
         """The deployments, as of the last look."""
         self._breakers: tuple[_Shared, ...] = ()
@@ -93,32 +93,21 @@ class FleetBreakers:
     def _shared(self) -> tuple[_Shared, ...]:
         listed = tuple(self._deployments())
         if listed != self._listed:  # names take longer than all else here
-            self._listed, self._breakers = listed, tuple(_named(listed))
+            self._listed, self._breakers = listed, tuple(_named(listed, self._names))
         return self._breakers
 
 
-def _named(deployments: Iterable[Deployment]) -> Iterator[_Shared]:
+def _named(deployments: Iterable[Deployment], names: FleetNames) -> Iterator[_Shared]:
     seen = set[SharedBreaker]()
     numbers = Counter[str]()
     for deployment in deployments:
         breaker = deployment.breaker
         if isinstance(breaker, SharedBreaker) and breaker not in seen:
             seen.add(breaker)
-            subject = subject_of(deployment)
+            subject = names.subject(deployment)
             numbers[subject] += 1
             # Models that disagree on their settings have a breaker each, in the order of the config.
             yield f"{subject}/{numbers[subject]}", deployment, breaker
-
-
-def subject_of(deployment: Deployment) -> str:
-    """Returns the name under which gateways with the same upstream and model share a breaker."""
-    upstream = deployment.upstream
-    return digest(f"{upstream.name}\n{upstream.base_url}\n{deployment.model or ''}")
-
-
-@lru_cache(maxsize=4096)
-def digest(identity: str) -> str:
-    return blake2b(identity.encode(), digest_size=8).hexdigest()
 
 
 def are_quiet(summaries: Mapping[str, BreakerSummary]) -> bool:

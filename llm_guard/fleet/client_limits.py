@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from llm_guard.clock import Clock
-from llm_guard.fleet.breakers import digest
+from llm_guard.fleet.names import FleetNames
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.client_keys.limit_states import ClientUse
 from llm_guard.resilience.client_keys.limits import ClientLimits
@@ -22,8 +22,9 @@ _UNUSED = ClientUse()
 class FleetClientLimits:
     """The limits of this gateway's client keys, by subject."""
 
-    def __init__(self, quotas: ClientQuotas, clock: Clock) -> None:
+    def __init__(self, quotas: ClientQuotas, names: FleetNames, clock: Clock) -> None:
         self._quotas = quotas
+        self._names = names
         self._clock = clock
         self._elsewhere: dict[str, UseElsewhere] = {}
         self._gateways = 1
@@ -78,4 +79,4 @@ class FleetClientLimits:
         before = self._elsewhere
         self._elsewhere = {name: before.get(name) or UseElsewhere() for name in self._quotas.by_name}
         for name, limits in self._quotas.by_name.items():
-            yield f"client:{digest(name)}", limits, self._elsewhere[name]
+            yield f"client:{self._names.of(name)}", limits, self._elsewhere[name]

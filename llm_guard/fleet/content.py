@@ -30,6 +30,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: int = 0
     """Since the start."""
     is_draining: bool = False
+    names: str = ""
+    """The same at all gateways that share anything with it (`fleet.names`)."""
 
 
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,8 +88,8 @@ def decode(content: bytes) -> Content | None:
 
 
 def _is_plausible_status(status: ReplicaStatus) -> bool:
-    numbers = (status.up_s, status.in_flight, status.calls)
-    return len(status.version) <= _MOST_CHARS and len(status.config) <= _MOST_CHARS and _are_plausible(numbers)
+    numbers, texts = (status.up_s, status.in_flight, status.calls), (status.version, status.config, status.names)
+    return max(map(len, texts)) <= _MOST_CHARS and _are_plausible(numbers)
 
 
 def _is_plausible(summary: BreakerSummary) -> bool:

@@ -8,7 +8,7 @@ themselves from that moment on, and the store is tried again after three quarter
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from llm_guard.clock import Clock
 from llm_guard.fleet.breakers import FleetBreakers, are_quiet
 from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
+from llm_guard.fleet.names import FleetNames
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.fleet.overrides import FleetOverrides
 from llm_guard.fleet.paces import FleetPaces
@@ -63,12 +64,13 @@ class FleetMember:
         client_limits: FleetClientLimits,
         paces: FleetPaces,
         status: Callable[[], ReplicaStatus],
+        names: FleetNames,
         clock: Clock,
     ) -> None:
         """`name` is the fleet's, `replica` the id of this gateway; `status` returns what the others show of it."""
         self.name = name
         self._replica = replica
-        self.notices = FleetNotices(clock)
+        self.notices = FleetNotices(names, clock)
         self.overrides = FleetOverrides(clock)
         self._store = store
         self._breakers = breakers
@@ -95,6 +97,8 @@ class FleetMember:
         self.failures: dict[str, int] = {}
         """Failed exchanges, by reason."""
         self._unreadable = 0
+        self._strangers: set[str] = set()
+        """Ids of gateways that share nothing with this one."""
 
     @property
     def unreadable(self) -> int:
@@ -209,6 +213,7 @@ class FleetMember:
             is_open = [summary.state for summary in content.breakers.values() if summary.state != "closed"]
             kept = [report for report in content.paces.values() if report.decision is not None]
             replicas.append(Replica(published.replica, age_s, content.status, len(is_open), len(kept)))
+        self._warn_of_strangers(replicas)
         self.others = tuple(replicas)
         self._have_others_news = any(
             content.notices or content.wanted or content.paces or not are_quiet(content.breakers)
@@ -223,6 +228,12 @@ class FleetMember:
         wanted = {subject for _, content in others for subject in content.wanted}
         self._slots.conclude(found.slots, len(found.others) + 1, now, wanted)
         self.paces.conclude(reports, leases, self._slots.gateways, now)
+
+    def _warn_of_strangers(self, replicas: Iterable[Replica]) -> None:
+        strangers = {replica.id for replica in replicas if replica.status.names != self._published.names}
+        if strangers - self._strangers:
+            _log.warning("gateways of the fleet have another ops.token: they share nothing", others=len(strangers))
+        self._strangers = strangers
 
     def _work_alone(self, why: str) -> None:
         is_first = self.is_connected or not (self.exchanges or self.failures)

@@ -6,9 +6,9 @@ The policy is in `webhooks.notice_sharing`. Notices about the gateway itself are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
 
 from llm_guard.clock import Clock
+from llm_guard.fleet.names import FleetNames
 from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.storage.shared.exchange_store import Leases
 from llm_guard.webhooks.notice_sharing import NoticeState, NoticeTurn, wants_lease
@@ -22,7 +22,8 @@ _SUBJECT = "notice:"
 class FleetNotices:
     """Implements `webhooks.notice_sharing.NoticeSharing`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, names: FleetNames, clock: Clock) -> None:
+        self._names = names
         self._clock = clock
         self._states: Callable[[], Mapping[IncidentCause, NoticeState]] = dict
         self._others: dict[str, tuple[NoticeState, ...]] = {}
@@ -39,12 +40,12 @@ class FleetNotices:
         now = self._clock.now()
         if now >= self._alone_from or _is_own(cause):
             return NoticeTurn(is_ours=True)
-        subject = _subject_of(cause)
+        subject = self._names.of(cause.key)
         return NoticeTurn(self._held_until.get(subject, now) > now, self._others.get(subject, ()))
 
     def summaries(self) -> dict[str, NoticeState]:
         """Returns what to publish, by subject."""
-        return {_subject_of(cause): state for cause, state in self._states().items() if not _is_own(cause)}
+        return {self._names.of(cause.key): state for cause, state in self._states().items() if not _is_own(cause)}
 
     def wanted(self, summaries: Mapping[str, NoticeState]) -> dict[str, float]:
         """Returns the leases that are wanted, each with the seconds, according to what this gateway publishes."""
@@ -71,7 +72,3 @@ class FleetNotices:
 
 def _is_own(cause: IncidentCause) -> bool:
     return cause.kind == "gateway"
-
-
-def _subject_of(cause: IncidentCause) -> str:
-    return blake2b(cause.key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

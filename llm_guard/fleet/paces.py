@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from llm_guard.fleet.breakers import digest, subject_of
+from llm_guard.fleet.names import FleetNames
 from llm_guard.proxy.attempts.admission import OUR_OWN
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.capacity.pace_report import PaceEvent, PaceGrant, PaceReport, WaitingCalls
@@ -58,16 +58,18 @@ class FleetPaces:
         self,
         deployments: Callable[[], Iterable[Deployment]],
         replica: str,
+        names: FleetNames,
         wake: Callable[[Iterable[Deployment]], None],
     ) -> None:
         """`replica` is the id of this gateway; `wake` lets waiting calls of deployments in that may go now."""
         self._deployments = deployments
         self._replica = replica
+        self._names = names
         self._wake = wake
         self._shared: dict[str, PaceSharing] = {}
         self._shared_at: dict[str, _Place] = {}
         self._others: dict[str, _Reports] = {}
-        self._names = BoundedMap[str, str](_NAMES)
+        self._callers = BoundedMap[str, str](_NAMES)
         """Names of callers by digest; the digest itself for one that has not called here."""
 
     def reports(self, now: float) -> dict[str, PaceReport]:
@@ -161,16 +163,16 @@ class FleetPaces:
         return sum(sharing.is_shared for sharing in self._shared.values())
 
     def _digest(self, name: str) -> str:
-        if not name or name in self._names:
+        if not name or name in self._callers:
             return name  # of another gateway's caller only the digest is known
-        found = digest(name)
-        self._names[found] = name
+        found = self._names.of(name)
+        self._callers[found] = name
         return found
 
     def _name(self, found: str) -> str:
-        if found and found not in self._names:
-            self._names[found] = found
-        return self._names.get(found, found)
+        if found and found not in self._callers:
+            self._callers[found] = found
+        return self._callers.get(found, found)
 
     def _has_active(self, now: float) -> bool:
         return any(
@@ -187,11 +189,11 @@ class FleetPaces:
             if deployment.gates in seen or not deployment.upstream.has_own_key:
                 continue
             seen.add(deployment.gates)
-            subject = subject_of(deployment)
+            subject = self._names.subject(deployment)
             numbers[subject] += 1
             # Models that disagree on their settings have gates of their own, in the order of the config.
             for name, account in _accounts(deployment.upstream):
-                found[f"{subject}/{numbers[subject]}/{digest(name)}"] = _Place(deployment, account)
+                found[f"{subject}/{numbers[subject]}/{self._names.of(name)}"] = _Place(deployment, account)
         return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from llm_guard.fleet.breakers import digest, subject_of
+from llm_guard.fleet.names import FleetNames
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.slot_sharing import SlotGrant, SlotRequest, SlotShare
@@ -55,11 +55,16 @@ class FleetSlots:
     """This gateway's shares, by subject. Slots are requested before the first call."""
 
     def __init__(
-        self, deployments: Callable[[], Iterable[Deployment]], quotas: ClientQuotas, wake: Callable[[], None]
+        self,
+        deployments: Callable[[], Iterable[Deployment]],
+        quotas: ClientQuotas,
+        names: FleetNames,
+        wake: Callable[[], None],
     ) -> None:
         """`wake` lets waiting calls in that may go now."""
         self._deployments = deployments
         self._quotas = quotas
+        self._names = names
         self._wake = wake
         self._limits: dict[str, _Limit] = {}
         self._gates: dict[Gates, _SharedGates] = {}
@@ -179,7 +184,7 @@ class FleetSlots:
         seen = [_seen(deployment) for deployment in deployments]
         if seen == self._seen:  # the names of the gates take longer than all else here
             return
-        before, self._gates, self._seen = self._gates, _fixed_gates(deployments), seen
+        before, self._gates, self._seen = self._gates, _fixed_gates(deployments, self._names), seen
         for gates in before.keys() - self._gates.keys():
             gates.share({}, 1)
 
@@ -196,7 +201,7 @@ class FleetSlots:
                 yield subject, most, limits.in_flight, limits.take_denied()
 
     def _clients(self) -> Iterator[tuple[str, ClientLimits]]:
-        return ((f"client:{digest(name)}", limits) for name, limits in self._quotas.by_name.items())
+        return ((f"client:{self._names.of(name)}", limits) for name, limits in self._quotas.by_name.items())
 
 
 def _seen(deployment: Deployment) -> _Seen:
@@ -205,17 +210,17 @@ def _seen(deployment: Deployment) -> _Seen:
     return deployment, deployment.gates.settings, None if keys is None else keys.keys
 
 
-def _fixed_gates(deployments: Iterable[Deployment]) -> dict[Gates, _SharedGates]:
+def _fixed_gates(deployments: Iterable[Deployment], names: FleetNames) -> dict[Gates, _SharedGates]:
     found, numbers = dict[Gates, _SharedGates](), Counter[str]()
     for deployment in deployments:
         limit = deployment.gates.settings.concurrency
         if isinstance(limit, int) and deployment.gates not in found:
-            subject = subject_of(deployment)
+            subject = names.subject(deployment)
             numbers[subject] += 1
             # Models that disagree on their settings have gates of their own, in the order of the config.
             name = f"slots:{subject}/{numbers[subject]}"
             keys = deployment.upstream.gate_names().items()
             found[deployment.gates] = _SharedGates(
-                limit, tuple((f"{name}/{digest(key)}", account) for account, key in keys)
+                limit, tuple((f"{name}/{names.of(key)}", account) for account, key in keys)
             )
     return found

@@ -407,8 +407,9 @@ async def spiteful(route: Route) -> None:
     said["cache"]["routes"][0] |= {"route": HOSTILE}
     said["stored_calls"]["lost"] = {HOSTILE: 1}
     replica = {
-        "id": HOSTILE, "is_this": False, "version": HOSTILE, "config": HOSTILE, "has_same_config": False, "up_s": 1,
-        "in_flight": 0, "calls": 1, "open_breakers": 1, "is_draining": False, "age_s": 0,
+        "id": HOSTILE, "is_this": False, "version": HOSTILE, "config": HOSTILE, "has_same_config": False,
+        "has_same_token": False, "up_s": 1, "in_flight": 0, "calls": 1, "open_breakers": 1, "is_draining": False,
+        "age_s": 0,
     }  # fmt: skip
     said["fleet"] = {"name": HOSTILE, "is_connected": True, "problem": None, "replicas": [replica]}
     await route.fulfill(json=said)

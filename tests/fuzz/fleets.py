@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from llm_guard.config import parse_config
-from llm_guard.fleet.breakers import FleetBreakers, subject_of
+from llm_guard.fleet.breakers import FleetBreakers
 from llm_guard.fleet.content import Content, ReplicaStatus, decode, encode
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.outcome import Signal
@@ -20,6 +20,7 @@ from llm_guard.storage.calls.redis_fields import call_in, fields_of
 from llm_guard.storage.shared.exchange_store import Leases
 from llm_guard.webhooks.notice_sharing import NoticeState
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 from tests.fakes.stored_calls import FAILED, deferred_call, new_dead_letter
 from tests.fuzz.mutation import rolled
 
@@ -28,7 +29,7 @@ upstreams: {one: {dialect: openai, base_url: "https://one.example/v1"}}
 models: {a: {deployments: [{upstream: one}]}}
 """
 _TABLE = compile_routes(parse_config(_CONFIG, "fuzz.yaml", {}), 0.0, new_breaker=SharedBreaker)
-_SUBJECT = subject_of(next(one for one in _TABLE.deployments() if one.label == "one/a"))
+_SUBJECT = NAMES.subject(next(one for one in _TABLE.deployments() if one.label == "one/a"))
 _BODIES = Bodies("encrypted", BodyEncryption([b"k" * 32]))
 
 
@@ -44,7 +45,7 @@ def fuzz_fleet_content(data: bytes) -> None:
         return
     assert decode(encode(content)) == content
     table = compile_routes(parse_config(_CONFIG, "fuzz.yaml", {}), 0.0, new_breaker=SharedBreaker)
-    breakers, notices, clock = FleetBreakers(table.deployments), FleetNotices(ManualClock()), 100.0
+    breakers, notices, clock = FleetBreakers(table.deployments, NAMES), FleetNotices(NAMES, ManualClock()), 100.0
     breaker = next(one.breaker for one in table.deployments() if one.label == "one/a")
     for _ in range(30):
         _succeed(breaker, clock)

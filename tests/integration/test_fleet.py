@@ -18,7 +18,6 @@ from llm_guard.app import App, create_app
 from llm_guard.clock import SystemClock
 from llm_guard.config import ConfigError, parse_config
 from llm_guard.config.fleet import store_address
-from llm_guard.fleet.breakers import subject_of
 from llm_guard.mock.provider import MockProvider
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
@@ -33,6 +32,7 @@ from tests.chaos.lag import measured
 from tests.chaos.stand import config_text, total
 from tests.chaos.wire import Reply, ask, fetch
 from tests.fakes.certificates import Authority
+from tests.fakes.fleet_names import NAMES
 from tests.fakes.redis_server import RedisServer, redis_server
 from tests.fakes.waiting import eventually
 from tests.integration.test_engines import free_port
@@ -357,7 +357,7 @@ def test_names_of_models_are_no_part_of_a_key() -> None:
     upstreams = {"own": {"dialect": "openai", "base_url": "https://provider.example/v1"}}
     config = parse_config(json.dumps({"upstreams": upstreams, "models": models}), "fleet.yaml", {})
     deployments = compile_routes(config, 0.0, new_breaker=SharedBreaker).deployments()
-    subjects = [subject_of(each) for each in deployments]
+    subjects = [NAMES.subject(each) for each in deployments]
     assert len(set(subjects)) == len({each.model for each in deployments}) >= len(models)
     assert all(re.fullmatch("[0-9a-f]{16}", subject) for subject in subjects)
 

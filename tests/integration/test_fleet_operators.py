@@ -347,6 +347,7 @@ async def test_gateways_are_listed_with_their_load(server: RedisServer, tmp_path
         assert (seen["name"], seen["is_connected"], seen["problem"]) == ("prod", True, None)
         assert [one["is_this"] for one in seen["replicas"]] == [True, False, False]
         assert [one["has_same_config"] for one in seen["replicas"]] == [True, True, True]
+        assert [one["has_same_token"] for one in seen["replicas"]] == [True, True, True]
         snapshot = await get(apps[0].addresses[0], "metrics")
         assert [one["id"] for one in snapshot["fleet"]["replicas"]] == [one["id"] for one in seen["replicas"]]
         server.freeze()

@@ -42,6 +42,7 @@ def _view(replica: Replica, own: Replica) -> ReplicaView:
         status.version,
         status.config,
         status.config == own.status.config,
+        status.names == own.status.names,
         round(status.up_s, 1),
         status.in_flight,
         status.calls,

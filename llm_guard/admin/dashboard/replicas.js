@@ -21,6 +21,7 @@ function look(one, { is_connected, problem }, version) {
   const isAlone = one.is_this && !is_connected;
   const differences = [
     one.has_same_config ? "" : `another config (${one.config})`,
+    one.has_same_token ? "" : "another ops.token: shares nothing with this one",
     one.version === version ? "" : `version ${one.version}`,
   ];
   const differs = differences.filter(Boolean).join(", ");

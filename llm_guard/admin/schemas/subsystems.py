@@ -170,6 +170,8 @@ class ReplicaView(Struct, frozen=True):
     """Digest of its config, without secrets."""
     has_same_config: bool
     """As the gateway that responds."""
+    has_same_token: bool
+    """The operator token from which the names of what gateways share are derived; without it nothing is shared."""
     up_s: float
     """Seconds since its start."""
     in_flight: int

@@ -12,7 +12,7 @@ from llm_guard.config.warnings.addresses import open_to_all, wrong_base_urls
 from llm_guard.config.warnings.context import smaller_contexts
 from llm_guard.config.warnings.durations import contradicting_durations
 from llm_guard.config.warnings.routes import repeated_deployments, unrouted_models, useless_fallbacks
-from llm_guard.config.warnings.secrets import readable_secrets, short_tokens, unshared_tokens
+from llm_guard.config.warnings.secrets import readable_secrets, short_tokens
 from llm_guard.config.warnings.state import shared_state, unshared_calls, unshared_index, unwritable_state
 from llm_guard.config.warnings.workers import unshared_by_workers
 from llm_guard.config.yaml_source import ConfigProblem, Finding, dotted, read_document
@@ -20,7 +20,7 @@ from llm_guard.config.yaml_source import ConfigProblem, Finding, dotted, read_do
 _OF_CONFIG = (
     open_to_all, wrong_base_urls, contradicting_durations, repeated_deployments, useless_fallbacks, smaller_contexts,
     unrouted_models, unshared_index, unshared_calls, short_tokens,
-    unshared_tokens, unshared_by_workers,
+    unshared_by_workers,
 )  # fmt: skip
 
 

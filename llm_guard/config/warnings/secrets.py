@@ -28,14 +28,6 @@ def short_tokens(config: Config) -> Iterator[Finding]:
             yield key, f"has fewer than {_SHORT} characters and can be guessed: use `openssl rand -base64 32`"
 
 
-def unshared_tokens(config: Config) -> Iterator[Finding]:
-    """Warns if the gateways of a fleet would each generate a token of their own."""
-    has_own = config.ops.token is not None or any(token.role == "operator" for token in config.ops.tokens)
-    if config.fleet is not None and not has_own:
-        reason = "each gateway of the fleet generates its own: set it, so that one login is valid at all of them"
-        yield ("ops", "token"), reason
-
-
 def readable_secrets(path: Path) -> Iterator[Finding]:
     """Yields a warning for each secret in the config file if any user of the machine can read it."""
     mode = stat.S_IMODE(path.stat().st_mode)

@@ -323,6 +323,20 @@ VALUES = (
         "engines: {e: {upstreams: [a]}}",
         "engines.e: needs exactly one of command, docker, podman and systemd",
     ),
+    _section(
+        "fleet without a token",
+        "fleet: {store: 'redis://redis'}",
+        "fleet: needs ops.token, the same at all of its gateways: set it to the output of `openssl rand -base64 32`, "
+        "through a variable",
+        in_schema=False,
+    ),
+    _section(
+        "fleet with a short token",
+        "ops: {tokens: [{name: wall, token: wall-wall-wall-wall, role: viewer}, {name: ann, token: hunter2, role: "
+        "operator}]}\nfleet: {store: 'redis://redis'}",
+        "ops.token: needs at least 16 characters with `fleet`, since names in the store are protected by it: set it to "
+        "the output of `openssl rand -base64 32`, through a variable",
+    ),
 )
 ERRORS = (*SYNTAX, *UNKNOWN_KEYS, *TYPES, *UNITS, *VARIABLES, *VALUES)
 

@@ -12,13 +12,13 @@ import pytest
 
 from llm_guard.config import parse_config
 from llm_guard.fleet.breakers import FleetBreakers
-from llm_guard.fleet.caller_names import caller_digest
 from llm_guard.fleet.content import Content, decode, encode
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.shared.exchange_store import Leases
+from tests.fakes.fleet_names import NAMES
 
 CONFIG = """
 upstreams: {one: {dialect: openai, base_url: "https://one.example/v1", api_key: sk}}
@@ -33,10 +33,10 @@ class Gateway:
     def __init__(self) -> None:
         table = compile_routes(
             parse_config(CONFIG, "test.yaml", {}), 0.0, new_breaker=SharedBreaker,
-            new_callers=partial(SharedCallers, digest=caller_digest("token")),
+            new_callers=partial(SharedCallers, digest=NAMES.of),
         )  # fmt: skip
         self.deployment = next(one for one in table.deployments() if one.label == "one/a")
-        self.breakers = FleetBreakers(table.deployments)
+        self.breakers = FleetBreakers(table.deployments, NAMES)
 
     def call(self, caller: str, now: float, *, is_ok: bool) -> bool:
         """Returns whether the call was sent."""

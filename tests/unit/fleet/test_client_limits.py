@@ -7,6 +7,7 @@ from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
 from llm_guard.resilience.client_keys.limits import ClientLimits, Reservation
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 
 CONFIG = """
 server:
@@ -23,7 +24,7 @@ class Gateway:
         self._clock = clock
         self.quotas = ClientQuotas(clock)
         self.quotas.adopt(parse_config(CONFIG, "test.yaml", {}).server.client_keys)
-        self.shared = FleetClientLimits(self.quotas, clock)
+        self.shared = FleetClientLimits(self.quotas, NAMES, clock)
 
     @property
     def limits(self) -> ClientLimits:

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from llm_guard.config import parse_config
-from llm_guard.fleet.breakers import FleetBreakers, subject_of
+from llm_guard.fleet.breakers import FleetBreakers
 from llm_guard.fleet.client_limits import FleetClientLimits
 from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
@@ -37,6 +37,7 @@ from llm_guard.storage.shared.exchange_store import (
 from llm_guard.storage.shared.memory_store import MemoryStore, SharedMemory
 from llm_guard.webhooks.notice_sharing import NoticeState
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 from tests.fakes.waiting import eventually
 
 CONFIG = """
@@ -56,22 +57,23 @@ class Gateway:
         self.table: RouteTable = compile_routes(
             parse_config(CONFIG, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker, new_gate=SharedGate
         )
-        self.breakers = FleetBreakers(self.table.deployments)
+        self.breakers = FleetBreakers(self.table.deployments, NAMES)
         self.store = FailingStore(shared, name, clock)
         self.calls = 0
+        self.names = "ours"
         self.quotas = ClientQuotas(clock)
         self.woken = 0
-        self.slots = FleetSlots(self.table.deployments, self.quotas, self.wake)
+        self.slots = FleetSlots(self.table.deployments, self.quotas, NAMES, self.wake)
         self.member = FleetMember(
-            "test", f"{name}:1:x", self.store, self.breakers, self.slots, FleetClientLimits(self.quotas, clock),
-            FleetPaces(self.table.deployments, f"{name}:1:x", lambda _: None), self.status, clock,
+            "test", f"{name}:1:x", self.store, self.breakers, self.slots, FleetClientLimits(self.quotas, NAMES, clock),
+            FleetPaces(self.table.deployments, f"{name}:1:x", NAMES, lambda _: None), self.status, NAMES, clock,
         )  # fmt: skip
 
     def wake(self) -> None:
         self.woken += 1
 
     def status(self) -> ReplicaStatus:
-        return ReplicaStatus("0.1", "abc", 60.0, 2, self.calls)
+        return ReplicaStatus("0.1", "abc", 60.0, 2, self.calls, names=self.names)
 
     @property
     def breaker(self) -> SharedBreaker:
@@ -352,7 +354,7 @@ async def test_gateway_whose_store_fails_after_a_recovery_probes_alone(
 def test_models_that_disagree_on_their_settings_have_a_breaker_each(clock: ManualClock) -> None:
     config = CONFIG + "  d: {deployments: [{upstream: one, model: a}], breaker: {consecutive_failures: 7}}\n"
     table = compile_routes(parse_config(config, "test.yaml", {}), clock.now(), new_breaker=SharedBreaker)
-    breakers = FleetBreakers(table.deployments)
+    breakers = FleetBreakers(table.deployments, NAMES)
     alike = [each.breaker for each in table.deployments() if each.model == "a"]
     assert len(alike) == 2
     for breaker in alike:
@@ -375,9 +377,19 @@ async def test_content_that_cannot_be_read_is_counted(gateways: list[Gateway]) -
 
 
 def test_gateways_with_the_same_upstream_and_model_share_a_breaker(gateways: list[Gateway]) -> None:
-    subjects = [{subject_of(each) for each in gateway.table.deployments()} for gateway in gateways]
+    subjects = [{NAMES.subject(each) for each in gateway.table.deployments()} for gateway in gateways]
     assert subjects[0] == subjects[1]
     assert len(subjects[0]) == len({(each.upstream.name, each.model) for each in gateways[0].table.deployments()})
+
+
+async def test_gateways_with_another_token_are_named_once(gateways: list[Gateway], clock: ManualClock) -> None:
+    gateways[1].names = "theirs"
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.advance(1.0)
+            await exchange(gateways)
+    warnings = [line for line in logs if "another ops.token" in line["event"]]
+    assert [line["others"] for line in warnings] == [1, 1, 1, 2]
 
 
 def test_nothing_is_published_of_idle_breakers(gateways: list[Gateway], clock: ManualClock) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import pytest
 
 from llm_guard.config import parse_config
-from llm_guard.fleet.breakers import digest
 from llm_guard.fleet.paces import FleetPaces
 from llm_guard.proxy.attempts.admission import account_of
 from llm_guard.resilience.capacity.pace_report import PaceReport
@@ -16,6 +15,7 @@ from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.shared.exchange_store import Leases
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 
 CONFIG = """
 server:
@@ -41,7 +41,7 @@ class Gateway:
         config = parse_config(CONFIG, "test.yaml", {})
         self.table = compile_routes(config, self.clock.now(), new_gate=SharedGate)
         self.woken: list[str] = []
-        self.paces = FleetPaces(lambda: self.table.deployments(), name, self.wake)
+        self.paces = FleetPaces(lambda: self.table.deployments(), name, NAMES, self.wake)
 
     def wake(self, deployments: Iterable[Deployment]) -> None:
         self.woken += [deployment.label for deployment in deployments]
@@ -126,14 +126,14 @@ def test_names_of_client_keys_leave_as_digests(gateway: Gateway) -> None:
     gateway.refuse("one/a", source="app")
     gateway.reports()
     [report] = other.reports().values()
-    assert {event.source for event in report.events} == {digest("app")}
+    assert {event.source for event in report.events} == {NAMES.of("app")}
     gateway.hear(other, has_leases=True)
     [sharing] = gateway.paces._shared.values()
     assert sharing._keeper is not None
     assert list(sharing._keeper._paces._refused) == ["app"]
     gateway.refuse("one/a", source="app")
     [report] = gateway.reports().values()
-    assert {event.source for event in report.events} == {digest("app")}
+    assert {event.source for event in report.events} == {NAMES.of("app")}
 
 
 def test_pace_ends_a_minute_after_the_last_429(gateway: Gateway) -> None:

@@ -13,6 +13,7 @@ from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 
 CONFIG = """
 server:
@@ -41,7 +42,7 @@ class Gateway:
         self.quotas = ClientQuotas(self.clock)
         self.quotas.adopt(self.config.server.client_keys)
         self.woken = 0
-        self.slots = FleetSlots(self.table.deployments, self.quotas, self.wake)
+        self.slots = FleetSlots(self.table.deployments, self.quotas, NAMES, self.wake)
         self.table.take_over()
         self.table.pool.observers.subscribe(self.slots.adopt)
 

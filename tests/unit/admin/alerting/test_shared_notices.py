@@ -12,6 +12,7 @@ from llm_guard.resilience.alerts.silences import Silence
 from llm_guard.storage.shared.exchange_store import Leases
 from llm_guard.webhooks.notice_sharing import NoticeState, wants_lease
 from tests.fakes.clock import ManualClock
+from tests.fakes.fleet_names import NAMES
 from tests.unit.admin.alerting.alert_world import World
 
 OUTAGE = {"success_rate": {"below": 0.95}, "failure_spike": "off", "budget_exhausted": "off", "group_wait": "2s"}
@@ -22,7 +23,7 @@ class Fleet:
 
     def __init__(self, gateways: int = 3, **alerts: Any) -> None:
         self.clock = ManualClock()
-        self.notices = [FleetNotices(self.clock) for _ in range(gateways)]
+        self.notices = [FleetNotices(NAMES, self.clock) for _ in range(gateways)]
         self.worlds = [World(self.clock, notices, **{**OUTAGE, **alerts}) for notices in self.notices]
         for world, notices in zip(self.worlds, self.notices, strict=True):
             notices.connect(world.alerts.notice_states)

@@ -20,6 +20,7 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.ops import TOKEN
 from benchmarks.rig import gateway
 from tests.fakes.counted_provider import CountedProvider
 from tests.fakes.redis_server import RedisServer, redis_server
@@ -38,6 +39,7 @@ _MODEL = "gpt-4o"
 
 _CONFIG = f"""
 fleet: {{store: "{{store}}"}}
+ops: {{token: {TOKEN}}}
 server:
   client_keys:
     - {{name: slots, key: k-slots}}

@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.fleet_limits import ANSWER
+from benchmarks.ops import TOKEN
 from benchmarks.rig import gateway
 from tests.fakes.limited_provider import LimitedProvider
 from tests.fakes.redis_server import redis_server
@@ -37,6 +38,7 @@ _SEED = 7
 
 _CONFIG = f"""
 fleet: {{store: "{{store}}"}}
+ops: {{token: {TOKEN}}}
 upstreams: {{one: {{dialect: openai, base_url: "{{provider}}/v1", api_key: sk}}}}
 models: {{{_MODEL}: {{deployments: [{{upstream: one}}]}}}}
 """

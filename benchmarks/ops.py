@@ -27,7 +27,7 @@ RULES = (
     "credential_cooldown", "engine_gave_up", "engine_down", "engines_down", "engine_restarts", "reload_failed",
     "loop_lag",
 )  # fmt: skip
-TOKEN = "benchmark"  # for both gateways of this run
+TOKEN = "token-of-a-benchmark"  # for both gateways of this run
 OFF = f"""
 ops:
   token: {TOKEN}

@@ -169,7 +169,7 @@ def run_fleet_limits() -> None:
 
 @main.command("fleet-pace")
 def run_fleet_pace() -> None:
-    """The pace that gateways have together before a provider's rate limit. Eight minutes."""
+    """The pace that gateways have together before a provider's rate limit. Eleven minutes."""
     ran = fleet_pace.run(click.echo)
     write_fleet_pace(ran)
     _end(ran.broken)

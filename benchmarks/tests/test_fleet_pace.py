@@ -11,7 +11,7 @@ from benchmarks import fleet_pace, report
 from benchmarks.fleet_pace import PaceRow, PaceRun
 from benchmarks.fleet_pace_page import write_fleet_pace
 
-GOOD = PaceRow(10, 44.0, 0.98, 1.04, 0.05)
+GOOD = PaceRow(10, 44.0, 0.98, 1.04, 0.8, 1.5, 0.05)
 
 
 def test_run_within_the_promises_breaks_none() -> None:
@@ -19,10 +19,14 @@ def test_run_within_the_promises_breaks_none() -> None:
 
 
 def test_broken_promise_is_named() -> None:
-    ran = PaceRun((replace(GOOD, goodput=0.9), replace(GOOD, per_answer=1.2)))
+    ran = PaceRun(
+        (replace(GOOD, goodput=0.9), replace(GOOD, per_answer=1.2), replace(GOOD, without_store=0.7, refused=2.5))
+    )
     assert ran.broken == [
         "10 gateways, 44 calls/s: 0.90 of the limit, against 0.97",
         "10 gateways, 44 calls/s: 1.20 requests for each answer, against 1.06",
+        "10 gateways, 44 calls/s, store frozen: 0.70 of the limit, against 0.75",
+        "10 gateways, 44 calls/s, store frozen: 2.5 429s a second, against 2",
     ]
 
 
@@ -30,7 +34,7 @@ def test_page_has_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     write_fleet_pace(PaceRun((GOOD, replace(GOOD, goodput=0.9))))
     page = (tmp_path / "fleet-pace.md").read_text()
-    assert "| 10 | 44 | 0.98 | 1.04 | 5% |" in page
+    assert "| 10 | 44 | 0.98 | 1.04 | 5% | 0.80 | 1.5 |" in page
     assert "- Failed: 10 gateways" in page
 
 

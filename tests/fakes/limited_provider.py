@@ -16,7 +16,7 @@ class LimitedProvider:
         self._rate = rate
         self._takes_s = takes_s
         self._tokens, self._at = rate, time.monotonic()
-        self.requests = self.answered = 0
+        self.requests = self.answered = self.refused = 0
 
     async def answer(self, _: web.Request) -> web.Response:
         """Handles one request."""
@@ -24,6 +24,7 @@ class LimitedProvider:
         now = time.monotonic()
         self._tokens, self._at = min(self._rate, self._tokens + (now - self._at) * self._rate), now
         if self._tokens < 1:
+            self.refused += 1
             return web.json_response({"error": {"message": "Rate limit reached", "type": "requests"}}, status=429)
         self._tokens -= 1
         await asyncio.sleep(self._takes_s)
@@ -41,4 +42,4 @@ class LimitedProvider:
 
     def begin(self) -> None:
         """Starts new counts."""
-        self.requests = self.answered = 0
+        self.requests = self.answered = self.refused = 0

@@ -201,6 +201,7 @@ def new_member(
     from llm_guard.fleet.content import ReplicaStatus  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.member import FleetMember  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.paces import FleetPaces  # noqa: PLC0415  # loaded only with a fleet
+    from llm_guard.fleet.retry_floors import FleetRetryFloors  # noqa: PLC0415  # loaded only with a fleet
     from llm_guard.fleet.slots import FleetSlots  # noqa: PLC0415  # loaded only with a fleet
 
     began_at = clock.now()
@@ -223,6 +224,7 @@ def new_member(
         slots,
         client_limits,
         paces,
+        FleetRetryFloors(lambda: gateway.table),
         status,
         names,
         clock,

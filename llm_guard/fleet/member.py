@@ -23,6 +23,7 @@ from llm_guard.fleet.names import FleetNames
 from llm_guard.fleet.notices import FleetNotices
 from llm_guard.fleet.overrides import FleetOverrides
 from llm_guard.fleet.paces import FleetPaces
+from llm_guard.fleet.retry_floors import FleetRetryFloors
 from llm_guard.fleet.slots import FleetSlots
 from llm_guard.resilience.circuit_breaker.shared_breaker import EXCHANGE_S
 from llm_guard.storage.shared.exchange_store import Exchanged, ExchangeStore, Leases, StoreUnavailable
@@ -63,6 +64,7 @@ class FleetMember:
         slots: FleetSlots,
         client_limits: FleetClientLimits,
         paces: FleetPaces,
+        retry_floors: FleetRetryFloors,
         status: Callable[[], ReplicaStatus],
         names: FleetNames,
         clock: Clock,
@@ -77,6 +79,7 @@ class FleetMember:
         self._slots = slots
         self._client_limits = client_limits
         self.paces = paces
+        self._retry_floors = retry_floors
         self._status = status
         self._published = status()
         self._status_at = clock.now()
@@ -133,6 +136,7 @@ class FleetMember:
         self._began_at = began_at = self._clock.now()
         if began_at >= self._status_at + _STATUS_EVERY_S:
             self._published, self._status_at = self._status(), began_at
+            self._retry_floors.share(self._slots.gateways)
         notices = self.notices.summaries()
         uses = self._client_limits.uses()
         slots, breakers = self._slots.requests(began_at), self._breakers.summaries(began_at)

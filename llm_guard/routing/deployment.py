@@ -197,6 +197,13 @@ class Deployment:
         for _, suspect in self.callers.suspects():
             suspect.breaker.settings, suspect.budget.settings = breaker, budget
 
+    def share_budget(self, gateways: int) -> None:
+        """Divides the floors of the retry budgets among so many gateways, also of callers that are judged
+        separately."""
+        self.budget.share(gateways)
+        for _, suspect in self.callers.suspects():
+            suspect.budget.share(gateways)
+
     def judge_of(self, suspect: Suspect | None) -> Breaker:
         """Returns the breaker that decides about a call: that of all callers, unless it is closed."""
         return self.breaker if suspect is None or self.breaker.state != "closed" else suspect.breaker
@@ -206,7 +213,9 @@ class Deployment:
         judged separately from now on."""
         is_alone = self.callers.note_failure(caller, now)
         if is_alone:
-            self.callers.begin(caller, Suspect(Breaker(self.breaker.settings), RetryBudget(self.budget.settings, now)))
+            budget = RetryBudget(self.budget.settings, now)
+            budget.share(self.budget.gateways)
+            self.callers.begin(caller, Suspect(Breaker(self.breaker.settings), budget))
         return is_alone
 
     def note_error(self, error: ProviderError) -> None:

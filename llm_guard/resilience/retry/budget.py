@@ -75,13 +75,13 @@ class RetryBudget:
     at most 2,000 retries plus the reserve, however long they take. The floor fills up to a reserve of ten seconds'
     worth; tokens beyond the reserve decay with a time constant of ten seconds. Finagle keeps ten slots and drops the
     oldest; the decay needs one number and refills evenly. If calls add more than `ratio`, savings decay faster in
-    proportion, so that no more is saved for the moment when a healthy deployment dies. `note` must be called with each
-    attempt; `settings` may be replaced at any moment.
+    proportion, so that no more is saved for the moment when a healthy deployment dies. Gateways of a fleet have one
+    floor together. `note` must be called with each attempt; `settings` may be replaced at any moment.
     """
 
     __slots__ = (
-        "_brought", "_calls", "_first_ok", "_floor_since_call", "_haste", "_ratio_until", "_reserve", "_settings",
-        "_spent", "_tokens", "_updated_at", "_yield", "recent",
+        "_brought", "_calls", "_first_ok", "_floor", "_floor_since_call", "_haste", "_ratio_until", "_reserve",
+        "_settings", "_spent", "_tokens", "_updated_at", "_yield", "gateways", "recent",
     )  # fmt: skip
 
     def __init__(self, settings: BudgetSettings, now: float) -> None:
@@ -91,6 +91,8 @@ class RetryBudget:
         """First attempts that have succeeded since the last other attempt, and are not in `_yield` yet."""
         self._brought = 0.0
         self._ratio_until = now
+        self.gateways = 1
+        """Gateways that divide the floor."""
         self.settings = settings
         self._tokens = self._reserve
         self._updated_at = now
@@ -105,11 +107,15 @@ class RetryBudget:
     @settings.setter
     def settings(self, settings: BudgetSettings) -> None:
         self._settings = settings
-        floor = settings.min_per_second
-        # A floor below one retry in ten seconds still saves up for a whole one.
-        self._reserve = max(1.0, floor * MEMORY_S) if floor > 0 else 0.0
+        self._divide_floor()
         self._haste = self._new_haste()
         self._ratio_until = -inf
+
+    def share(self, gateways: int) -> None:
+        """Divides the floor among so many gateways, at least 1."""
+        if gateways != self.gateways:
+            self.gateways = gateways
+            self._divide_floor()
 
     def note(self, is_failure: bool, now: float, *, is_retry: bool) -> None:
         """Notes the end of an attempt, or the beginning of its response."""
@@ -182,9 +188,14 @@ class RetryBudget:
         if above > 0:
             self._tokens += above * expm1(-passed_s / MEMORY_S * self._haste)
         else:
-            refill = min(-above, self._settings.min_per_second * passed_s)
+            refill = min(-above, self._floor * passed_s)
             self._tokens += refill
             self._floor_since_call += refill
+
+    def _divide_floor(self) -> None:
+        self._floor = self._settings.min_per_second / self.gateways
+        # A floor below one retry in ten seconds still saves up for a whole one.
+        self._reserve = max(1.0, self._floor * MEMORY_S) if self._floor > 0 else 0.0
 
     def _new_haste(self) -> float:
         """Returns the factor by which savings decay faster than usual."""

@@ -15,6 +15,7 @@ from llm_guard.fleet.content import ReplicaStatus
 from llm_guard.fleet.member import FleetMember
 from llm_guard.fleet.overrides import Applied
 from llm_guard.fleet.paces import FleetPaces
+from llm_guard.fleet.retry_floors import FleetRetryFloors
 from llm_guard.fleet.slots import FleetSlots
 from llm_guard.outcome import Signal
 from llm_guard.proxy.client_keys.quotas import ClientQuotas
@@ -23,6 +24,7 @@ from llm_guard.resilience.capacity.shared_gate import SharedGate
 from llm_guard.resilience.capacity.slot_sharing import SlotRequest
 from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
+from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.shared.exchange_store import (
     NO_SLOTS,
@@ -66,7 +68,8 @@ class Gateway:
         self.slots = FleetSlots(self.table.deployments, self.quotas, NAMES, self.wake)
         self.member = FleetMember(
             "test", f"{name}:1:x", self.store, self.breakers, self.slots, FleetClientLimits(self.quotas, NAMES, clock),
-            FleetPaces(self.table.deployments, f"{name}:1:x", NAMES, lambda _: None), self.status, NAMES, clock,
+            FleetPaces(self.table.deployments, f"{name}:1:x", NAMES, lambda _: None),
+            FleetRetryFloors(lambda: self.table), self.status, NAMES, clock,
         )  # fmt: skip
 
     def wake(self) -> None:
@@ -390,6 +393,39 @@ async def test_gateways_with_another_token_are_named_once(gateways: list[Gateway
             await exchange(gateways)
     warnings = [line for line in logs if "another ops.token" in line["event"]]
     assert [line["others"] for line in warnings] == [1, 1, 1, 2]
+
+
+async def test_gateways_have_the_free_retries_of_one_together(gateways: list[Gateway], clock: ManualClock) -> None:
+    for _ in range(60):
+        clock.advance(1.0)
+        await exchange(gateways)
+    for kind in ("deployments", "routes"):
+        budgets = [budgets_of(gateway)[kind] for gateway in gateways]
+        at_once = sum(spend_all(budget, clock.now()) for budget in budgets)
+        clock.advance(10.0)
+        later = sum(spend_all(budget, clock.now()) for budget in budgets)
+        assert 85 <= at_once <= 101
+        assert 85 <= later <= 101
+
+
+async def test_free_retries_stay_divided_without_the_store(gateways: list[Gateway], clock: ManualClock) -> None:
+    for _ in range(3):
+        clock.advance(1.0)
+        await exchange(gateways)
+    gateways[0].store.failures = [StoreUnavailable("TimeoutError")]
+    clock.advance(1.0)
+    with pytest.raises(StoreUnavailable):
+        await gateways[0].member.exchange()
+    assert budgets_of(gateways[0])["deployments"].gateways == len(gateways)
+
+
+def budgets_of(gateway: Gateway) -> dict[str, RetryBudget]:
+    route = next(iter(gateway.table.pool.budgets.values()))
+    return {"deployments": next(iter(gateway.table.deployments())).budget, "routes": route}
+
+
+def spend_all(budget: RetryBudget, now: float) -> int:
+    return next(count for count in range(10_000) if not budget.try_spend(now))
 
 
 def test_nothing_is_published_of_idle_breakers(gateways: list[Gateway], clock: ManualClock) -> None:

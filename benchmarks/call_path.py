@@ -53,11 +53,12 @@ async def walk() -> CallPath:
     background may run during a call, and only add to it."""
     paths = [CallPath() for _ in range(3)]
     async with facing(*[CHAT.ok] * 5) as (stand, _):
+        url = stand.url
         for path in (None, None, *paths):
             if path is not None:
                 sys.setprofile(path.note)
             try:
-                await CHAT.ask(stand.url)
+                await CHAT.ask(url)
                 await stand.idle()
             finally:
                 sys.setprofile(None)

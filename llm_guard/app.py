@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import ssl
-from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -51,9 +50,7 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, listen, listener_settings
-from llm_guard.proxy.http_server.listener import Listener, Serve
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.proxy.http_server.listener import Listener, Mounts, Serve
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
@@ -181,7 +178,9 @@ class App:
         calls_at, ops_at = addresses_of(self.config, self._worker)
         try:
             await refuse_evicting_store(self.config, self._path)
-            await self._listen(self._serve if ops_at is None else self.gateway.serve, calls_at)
+            serve = self.gateway.serve
+            shared = Mounts(serve, self.ops.serve, self.ops.roots).serve
+            await self._listen(shared if ops_at is None else serve, calls_at)
             if ops_at is not None:
                 await self._listen(self.ops.serve, ops_at)
             self.files.adopt(self.config)
@@ -314,10 +313,6 @@ class App:
 
     def _refuse(self, problems: tuple[str, ...]) -> None:
         self.journal.note("reload", outcome="refused", reason=problems[0], problems=len(problems))
-
-    def _serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:
-        """Serves a request to the listener that is shared by calls and the admin API."""
-        return self.ops.serve(request, reply) if self.ops.covers(request.path) else self.gateway.serve(request, reply)
 
     async def _listen(self, serve: Serve, address: TcpAddress | Path) -> None:
         listener = Listener(serve, listener_settings(self.config), self._clock)

@@ -117,8 +117,8 @@ class ControlPlane:
         )
         self._metrics_export = MetricsExport(config.ops.metrics, self.metrics.all, running.clock)
         self._site = Router(self._groups(config, folder), self._guard(config), running.clock)
-        self.covers = self._site.covers
-        """Returns whether a path belongs to the admin API rather than to the proxy. Bound once: asked for each call."""
+        self.roots = self._site.roots
+        """First segments of the paths that belong to the admin API rather than to the proxy."""
         self._operator_state = OperatorState(
             self._alerts, self._controls, self._limits, self._degraded, running.engines, running.reloads, self.changes,
             running.gateway, running.clock,

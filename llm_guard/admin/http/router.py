@@ -52,7 +52,8 @@ class Router:
         self._penalty = Penalty(clock)
         self._groups = tuple(groups)
         self.pages = tuple(with_description(page for group in self._groups for page in group.pages()))
-        self._roots = frozenset(page.path.split("/")[1] for page in self.pages if page.path != "/")
+        self.roots = frozenset(f"/{page.path.split('/')[1]}" for page in self.pages)
+        """First segments of the paths that belong to the admin API rather than to the proxy: `/health`."""
         self._by_path: dict[str, dict[str, Endpoint]] = {}
         for page in self.pages:
             self._by_path.setdefault(page.path, {})[page.method] = page
@@ -62,10 +63,6 @@ class Router:
     def looks(self) -> list[PeriodicCheck]:
         """Periodic checks of all groups."""
         return [group.look for group in self._groups]
-
-    def covers(self, path: str) -> bool:
-        """Returns whether a path belongs to the admin API rather than to the proxy."""
-        return path == "/" or (not path.startswith("/v1/") and path[1:].partition("/")[0] in self._roots)
 
     def adopt(self, config: Config, guard: Authenticator) -> None:
         """Applies a new config to all groups; `guard` checks requests from now on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,21 @@ class ListenerSettings:
     """Time for a body, plus one second for every 16 KiB received."""
     keep_alive: float = 75.0
     """How long a connection may be idle between requests."""
+
+
+class Mounts:
+    """Serves the paths below some first segments differently from all others."""
+
+    def __init__(self, serve: Serve, mounted: Serve, roots: Iterable[str]) -> None:
+        """`mounted` serves the `roots` (`/health`) and what is below them, and `/` if it is one of them; `serve` all
+        other paths."""
+        self._serve = serve
+        self._mounted = dict.fromkeys(roots, mounted)
+
+    def serve(self, request: Request, reply: ResponseWriter) -> Awaitable[None]:
+        path = request.path
+        end = path.find("/", 1)
+        return self._mounted.get(path[:end] if end > 1 else path, self._serve)(request, reply)
 
 
 class AcceptedConnection(Protocol):

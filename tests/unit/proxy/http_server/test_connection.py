@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from llm_guard.proxy.http_server.connection import ClientConnection
-from llm_guard.proxy.http_server.listener import Listener, ListenerSettings
+from llm_guard.proxy.http_server.listener import Listener, ListenerSettings, Mounts
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import BadRequest
@@ -608,3 +608,30 @@ async def test_large_body_is_read_no_faster_than_it_is_taken() -> None:
         connection.data_received(b"x" * 100_000)
     await settle()
     assert transport.written.endswith(b"600000")
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/admin", "/admin/health", "/admin//"])
+async def test_path_below_a_mounted_root_is_served_by_the_mounted(path: str) -> None:
+    assert await server_of(path) == "mounted"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "//", "//admin", "/administration", "/v1/admin", "/health"])
+async def test_any_other_path_is_served_as_without_mounts(path: str) -> None:
+    assert await server_of(path) == "other"
+
+
+async def server_of(path: str) -> str:
+    """Returns which of two functions serves a path, where the admin API is mounted."""
+
+    def named(name: str) -> Serve:
+        async def serve(_: Request, reply: ResponseWriter) -> None:
+            await reply.send(200, "", [], name.encode())
+
+        return serve
+
+    stand = Stand(Mounts(named("other"), named("mounted"), ("/", "/healthz", "/admin")).serve)
+    connection, transport = stand.connect()
+    connection.data_received(b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), HOST))
+    await settle()
+    await stand.listener.close(0)
+    return transport.written.rpartition(b"\r\n\r\n")[2].decode()

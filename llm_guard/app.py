@@ -51,6 +51,7 @@ from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, listen, listener_settings
 from llm_guard.proxy.http_server.listener import Listener, Mounts, Serve
+from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters
 from llm_guard.proxy.telemetry.recorder import Recorder
@@ -203,7 +204,7 @@ class App:
     @property
     def addresses(self) -> list[str]:
         """`http://HOST:PORT` or `https://HOST:PORT` of every listener, the one for calls first."""
-        return [address_of(server, "http" if listener.tls is None else "https") for server, listener in self._listeners]
+        return [address_of(server, "https" if listener.has_tls else "http") for server, listener in self._listeners]
 
     def handle_signals(self) -> None:
         """Installs signal handlers: SIGTERM and SIGINT end `run`, a second one ends running calls, SIGHUP reloads."""
@@ -307,7 +308,7 @@ class App:
     def _use_tls(self, key: KeyPath, context: ssl.SSLContext | None) -> None:
         """Uses a TLS context for all new connections."""
         if key == SERVER:
-            self._listeners[0][1].tls = context
+            self._listeners[0][1].use_tls(None if context is None else partial(TlsHandshake, context=context))
         elif context is not None:
             self._connections.trust(str(key[1]), context)
 

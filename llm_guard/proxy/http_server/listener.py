@@ -7,7 +7,6 @@ calls in `proxy.handler`.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +15,6 @@ from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy.http_server.connection import ClientConnection
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
-from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 
 Serve = Callable[[Request, ResponseWriter], Awaitable[None]]
 
@@ -80,8 +78,7 @@ class Listener:
         self.now = clock.now()
         """Clock of the arrival limits, as of the last sweep. It stands still with the event loop: a request that the
         gateway was too busy to accept or to read is not late."""
-        self.tls: ssl.SSLContext | None = None
-        """TLS context of new connections; None: plain HTTP."""
+        self._tls: Callable[[Listener], asyncio.Protocol] | None = None
         self.idle: dict[AcceptedConnection, None] = {}
         """Connections without a call, the longest idle first."""
         self.failed_handshakes = 0
@@ -95,7 +92,16 @@ class Listener:
         self.adopt(settings)
 
     def __call__(self) -> asyncio.Protocol:
-        return ClientConnection(self) if self.tls is None else TlsHandshake(self, self.tls)
+        return ClientConnection(self) if self._tls is None else self._tls(self)
+
+    @property
+    def has_tls(self) -> bool:
+        """True if new connections begin with a TLS handshake."""
+        return self._tls is not None
+
+    def use_tls(self, handshake: Callable[[Listener], asyncio.Protocol] | None) -> None:
+        """Sets what creates the protocol of a new TLS connection; None: plain HTTP."""
+        self._tls = handshake
 
     @property
     def count(self) -> int:

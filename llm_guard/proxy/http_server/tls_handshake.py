@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import structlog
 
 from llm_guard.proxy.http_server.connection import ClientConnection
+from llm_guard.proxy.http_server.listener import Listener
 from llm_guard.proxy.http_server.response_writer import bare_answer
 from llm_guard.proxy.request_body.fields import BadRequest
-
-if TYPE_CHECKING:
-    from llm_guard.proxy.http_server.listener import Listener
 
 _log = structlog.get_logger("llm_guard.proxy.http_server.tls_handshake")
 
@@ -35,7 +33,7 @@ class TlsHandshake(asyncio.Protocol):
 
     __slots__ = ("_context", "_early", "_is_lost", "_listener", "_task", "_transport", "due_at", "unsent_bytes")
 
-    def __init__(self, listener: Listener, context: ssl.SSLContext) -> None:
+    def __init__(self, listener: Listener, *, context: ssl.SSLContext) -> None:
         self._listener = listener
         self._context = context
         self._transport: asyncio.Transport

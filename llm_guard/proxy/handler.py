@@ -292,7 +292,7 @@ class Handler:
             content_encoding=names.get("content-encoding", ""),
             upstream_name=upstream_name,
             is_upgrade=request.is_for_websocket,
-            client_retries=retry_count(names),
+            client_retries=retry_count(names) if "x-stainless-retry-count" in names else 0,
             sent_headers=request.fields.sent_headers,
         )
         if (tracer := self._tracing.tracer) is not None or "traceparent" in names:
@@ -338,7 +338,9 @@ class Handler:
 
     def _note_arrived(self, call: Call, reply: ResponseWriter, asked: BodyFields) -> None:
         # An SDK's read timeout starts when it has sent the whole body, which for a slow upload is long after the head.
-        if (patience := patience_s(reply.request.names)) is not None:
+        names = reply.request.names
+        is_limited = "x-stainless-timeout" in names or "x-stainless-read-timeout" in names
+        if is_limited and (patience := patience_s(names)) is not None:
             call.client_deadline = self._clock.now() + decide_within_s(patience)
         note_asked(call, asked, self.repeatable)
 

@@ -51,7 +51,8 @@ class Clients:
 
         Without client keys all callers are admitted, but none with priority `high`.
         """
-        requested = priority(fields.names.get("x-llm-guard-priority") or None)
+        said = fields.names.get("x-llm-guard-priority")
+        requested = priority(said) if said else PRIORITIES["normal"]
         if requested is None:
             return _INVALID_PRIORITY
         caller = fields.caller

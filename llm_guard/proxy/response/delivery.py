@@ -68,7 +68,7 @@ class Delivery:
         """Waits for the next response; sends keep-alives to the client meanwhile, if its route has them."""
         call, route = self._call, self._call.route
         settings = route.stream.keepalive if route is not None else None
-        if settings is None or not settings.applies_to(is_stream=call.is_stream):
+        if settings is None or not (call.is_stream or settings.unary):
             return response
         if self._fallback is None and self.served is None:
             return response

@@ -52,7 +52,7 @@ class KeepAlive:
         self._task: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        if self._settings is not None and self._settings.applies_to(is_stream=self._call.is_stream):
+        if self._settings is not None and (self._call.is_stream or self._settings.unary):
             self._set(self._settings.interval)
         return self
 

@@ -70,6 +70,8 @@ class ResponseValidator:
             return True
         for name in self._breaking:
             for item in getattr(fields, name, ()):
+                if item.finish_reason == "stop" and item.native_finish_reason is None and item.error is None:
+                    continue  # most choices: nothing to judge
                 if has_ended_badly(item.finish_reason, item.native_finish_reason, item.error):
                     return True
         return False

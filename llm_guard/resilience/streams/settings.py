@@ -56,9 +56,6 @@ class KeepAliveSettings:
     unary: bool = False
     """True if calls that are not streamed get keep-alives too: blank lines before the JSON."""
 
-    def applies_to(self, *, is_stream: bool) -> bool:
-        return is_stream or self.unary
-
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:

@@ -106,3 +106,12 @@ def dialect_of(path: str, headers: Container[str]) -> DialectName:
         if dialect.is_marked_by(headers):
             return name
     return DEFAULT_DIALECT
+
+
+ENDPOINT_DIALECTS: Mapping[str, DialectName] = {
+    path: dialect_of(path, ())
+    for dialect in DIALECTS.values()
+    for _, path in dialect.ANSWERS
+    if path.startswith(dialect.OWN_PATHS)
+}
+"""The results of `dialect_of` for the endpoints that their path alone identifies, whatever the headers."""

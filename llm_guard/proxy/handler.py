@@ -11,7 +11,7 @@ import structlog
 
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.dialects import dialect_of
+from llm_guard.dialects import ENDPOINT_DIALECTS, dialect_of
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
@@ -282,7 +282,7 @@ class Handler:
         upstream_name, path = without_upstream(request.path)
         call = Call(
             f"lg-{self._random.getrandbits(80).to_bytes(10).hex()}",
-            dialect_of(path, names),
+            ENDPOINT_DIALECTS.get(path) or dialect_of(path, names),
             request.method,
             path,
             request.query,

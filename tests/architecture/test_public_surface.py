@@ -56,7 +56,11 @@ def metrics(stand: Stand) -> Iterator[str]:
 
 
 def commands(group: click.Group) -> Iterator[str]:
-    yield from (f"llm-guard {name}{options(command)}" for name, command in sorted(group.commands.items()))
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"llm-guard {name}{options(command)}"
 
 
 def options(command: click.Command) -> str:

@@ -118,7 +118,7 @@ def test_every_command_and_option_of_llm_guard_exists() -> None:
     commands = guard_commands()
     assert {arguments[0] for arguments in commands} >= {"serve", "check", "login", "explain", "mock", "bench"}
     for name, *arguments in commands:
-        command = cli.main.commands[name]
+        command = cli.main.get_command(click.Context(cli.main), name)
         assert isinstance(command, click.Command)
         options = {option for parameter in command.params for option in (*parameter.opts, "--help")}
         given = {word.partition("=")[0] for word in arguments if word.startswith("-")}

@@ -15,6 +15,8 @@ from llm_guard.admin.http.operator_token import Generated
 from llm_guard.app import App
 from llm_guard.cli import demo
 from llm_guard.cli import main as cli
+from llm_guard.cli.demo_command import _invitation
+from llm_guard.cli.program_name import called
 from llm_guard.mock.faults import parse_plan
 from tests.chaos.wire import ask
 from tests.tokens import bearer
@@ -90,16 +92,16 @@ def test_instructions_name_commands_that_exist(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(Path("llm_guard", "__main__.py"))])
     monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
-    assert cli._called() == ".venv/bin/python -m llm_guard"
+    assert called() == ".venv/bin/python -m llm_guard"
     monkeypatch.setattr(sys, "executable", f"{os.sep}a b{os.sep}python")
-    assert cli._called() == "'/a b/python' -m llm_guard"
+    assert called() == "'/a b/python' -m llm_guard"
     monkeypatch.setattr(sys, "argv", [".venv/bin/llm-guard"])
-    assert cli._called() == ".venv/bin/llm-guard"
+    assert called() == ".venv/bin/llm-guard"
 
 
 def test_invitation_names_the_tokens_file_and_shows_no_token(tmp_path: Path) -> None:
     token = Generated("t" * 43, tmp_path / "ops-token", is_new=True)
-    said = cli._invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is not a terminal here
+    said = _invitation("http://127.0.0.1:8080", "llm-guard", token)  # standard output is not a terminal here
     assert (
         f'LLM_GUARD_OPS_TOKEN="$(cat {tmp_path / "ops-token"})" llm-guard explain --url http://127.0.0.1:8080' in said
     )

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
-from llm_guard.resilience.memo import Memo
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
 """OpenRouter falls back to the next of `models`, and LiteLLM to `fallbacks`."""
-_PLAIN = b'"model"'
 _NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
 """Servers in Go and .NET match the names of fields in any case."""
 _ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
@@ -31,11 +28,8 @@ def check_single_model(call: Call, asked: BodyFields) -> None:
     """Raises BadRequest for a call that names more than one model."""
     body = call.body
     is_doubled = asked.is_model_doubled
-    if isinstance(body, bytes) and not call.content_encoding and body.lstrip().startswith(b"{"):
-        # If `model` is there, once, only its own name could be repeated: the parsed fields show every other name.
-        has_escape = b"\\" in body and _ESCAPED.search(body)
-        is_plain = asked.model is not None and body.count(_PLAIN) == 1 and not has_escape
-        is_doubled = is_doubled or (not is_plain and names_more_models(body))
+    if not is_doubled and isinstance(body, bytes):
+        is_doubled = not call.content_encoding and body.lstrip().startswith(b"{") and names_more_models(body)
     if is_doubled:
         message = "this API key may use only one model per call: set `model` once, without `models` and `fallbacks`"
         raise BadRequest(400, "invalid_model", message, "model")
@@ -56,7 +50,7 @@ def names_more_models(document: bytes) -> bool:
 def _is_disguised(document: bytes) -> bool:
     """Returns whether a name may be written in a way that `_NAMING` does not match. Cheap for most documents: they are
     ASCII, or have no escape."""
-    if _ESCAPED.search(document):
+    if b"\\" in document and _ESCAPED.search(document):
         return True
     return not document.isascii() and any(letter in document for letter in _FOLDED)
 
@@ -64,14 +58,6 @@ def _is_disguised(document: bytes) -> bool:
 def is_naming(name: str) -> bool:
     """Returns whether a server may read a field of this name as one that names a model."""
     return len(name) <= _LONGEST and name.casefold() in _NAMES
-
-
-_is_naming = Memo(is_naming)
-
-
-def names_several(fields: Iterable[str]) -> bool:
-    """Returns whether several of an object's field names name models."""
-    return sum(map(_is_naming.__getitem__, fields)) > 1
 
 
 class _Pairs:

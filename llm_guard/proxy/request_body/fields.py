@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple
 
 MAX_MODEL_CHARS = 256
-RARE = frozenset({"n", "previous_response_id", "conversation", "background", "store", "prompt", "input"})
-"""Fields that few JSON bodies have."""
-FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", *sorted(RARE))
-"""All fields that are read from a JSON body."""
+NAMES_IN_MODEL = ("id", "name")
+"""Name fields of a model that is an object (Anthropic's agents)."""
+_NUMBERS_AND_TEXT = frozenset({int, float, str})
 _MOST_TOKENS = 1 << 31
 
 
@@ -41,6 +41,27 @@ class BadRequest(Exception):
         self.retry_after_s = retry_after_s
 
 
+class JsonFields(msgspec.Struct):
+    """The fields that are read from a JSON body, with any value."""
+
+    model: Any = None
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    background: Any = None
+    store: Any = None
+    prompt: Any = None
+    input: Any = UNSET
+
+
+FIELDS = JsonFields.__struct_fields__
+"""Their names."""
+
+
 class BodyFields(msgspec.Struct, frozen=True, gc=False):
     """The fields of a request body that the gateway uses."""
 
@@ -61,8 +82,8 @@ class BodyFields(msgspec.Struct, frozen=True, gc=False):
     is_stateful: bool = False
     """The request has the provider store state, or continues from stored state."""
     is_model_doubled: bool = False
-    """The request names several models. For a JSON body that was inspected as a whole: under several names; a repeated
-    name is not detected."""
+    """The request names several models. Not detected in a JSON body that was inspected as a whole: see
+    `duplicate_models.check_single_model`."""
     inputs: int = 0
     """Number of inputs of an embedding, a moderation or a legacy completion; 0: unknown."""
     inflated_bytes: int = 0
@@ -72,9 +93,32 @@ class BodyFields(msgspec.Struct, frozen=True, gc=False):
 NOTHING = BodyFields()
 
 
-def token_limit(fields: Mapping[str, Any]) -> int:
-    """Returns the most output tokens that a JSON object allows; 0: it does not say, or not as a number."""
-    number = fields.get("max_tokens") or fields.get("max_completion_tokens") or fields.get("max_output_tokens")
+def json_fields(value: dict[str, Any]) -> JsonFields:
+    """Returns the fields that are read, of an object with these members."""
+    return msgspec.convert(value, JsonFields)
+
+
+def body_fields(fields: JsonFields) -> BodyFields:
+    """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
+    model, stream, *limits, n, previous, conversation, background, store, prompt, inputs = astuple(fields)
+    is_bound = _says(previous) or _says(conversation)
+    return BodyFields(
+        None if model is None else _model_of(model),
+        stream is True,
+        n if type(n) is int and 0 < n < 1000 else 1,
+        inputs_in(prompt) if prompt else 1,
+        is_bound,
+        "",
+        type(stream) in _NUMBERS_AND_TEXT and bool(stream),
+        token_limit(limits[0] or limits[1] or limits[2]),
+        is_bound or _says(background) or _says(store),
+        False,
+        inputs_in(prompt if inputs is UNSET else inputs),
+    )
+
+
+def token_limit(number: Any) -> int:
+    """Returns a limit of the output tokens, as it is written in a body; 0: there is none, or it is not a number."""
     return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
 
 
@@ -100,3 +144,25 @@ def checked_model(model: str) -> str:
     if not 0 < len(model) <= MAX_MODEL_CHARS:
         raise BadRequest(400, "invalid_model", f"`model` must have 1 to {MAX_MODEL_CHARS} characters", "model")
     return model
+
+
+def no_string() -> BadRequest:
+    return BadRequest(400, "invalid_model", "`model` must be a string", "model")
+
+
+def _model_of(model: Any) -> str | None:
+    """Returns the name in a field `model`; None if that is an object without one. Raises BadRequest."""
+    if type(model) is dict:
+        named = {model[name] for name in NAMES_IN_MODEL if type(model.get(name)) is str}
+        if len(named) > 1:
+            raise no_string()
+        if not named:
+            return None
+        model = named.pop()
+    if type(model) is not str:
+        raise no_string()
+    return checked_model(model)
+
+
+def _says(value: Any) -> bool:
+    return value is not None and value is not False and value != ""

@@ -183,8 +183,11 @@ def _is_empty(body: dict[str, Any]) -> bool:
 def usage_in(body: dict[str, Any]) -> Usage | None:
     """Token counts of a message or a `message_delta`."""
     usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    return usage_of(usage) if type(usage) is dict else None
+
+
+def usage_of(usage: dict[str, Any]) -> Usage:
+    """Token counts in a member `usage`."""
     read = count_of(usage.get("cache_read_input_tokens"))
     return Usage(
         count_of(usage.get("input_tokens")),

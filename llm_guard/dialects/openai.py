@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
 from llm_guard.dialects.event_json import dict_of, list_of, object_in
-from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable
-from llm_guard.dialects.openai_media import usage_in as _usage_in
+from llm_guard.dialects.openai_media import DONE, OtherReader, error_of, is_empty, kind_of, unreadable, usage_in
+from llm_guard.dialects.openai_media import usage_of as _usage_of
 from llm_guard.dialects.prefill import BEGINNING, QUESTION, QUESTION_TOKENS
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
 from llm_guard.dialects.resume.chat import ChatTranscript, with_beginning
@@ -287,9 +287,9 @@ class ResponsesReader:
         return b""
 
 
-def usage_in(body: dict[str, Any]) -> Usage | None:
-    """Token counts of a chat, completion, embedding or Responses object."""
-    return _usage_in(body)
+def usage_of(usage: dict[str, Any]) -> Usage:
+    """Token counts in a member `usage`."""
+    return _usage_of(usage)
 
 
 def refusal_body(refusal: Refusal, request_id: str) -> dict[str, Any]:

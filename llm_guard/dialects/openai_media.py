@@ -80,8 +80,11 @@ class OtherReader:
 def usage_in(body: dict[str, Any]) -> Usage | None:
     """Token counts of a chat, completion, embedding or Responses object."""
     usage = body.get("usage")
-    if not isinstance(usage, dict):
-        return None
+    return usage_of(usage) if type(usage) is dict else None
+
+
+def usage_of(usage: dict[str, Any]) -> Usage:
+    """Token counts in a member `usage`."""
     details = usage.get("prompt_tokens_details", usage.get("input_tokens_details"))
     return Usage(
         count_of(usage.get("prompt_tokens", usage.get("input_tokens"))),

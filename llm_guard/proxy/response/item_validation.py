@@ -39,13 +39,10 @@ class ChatMessage(msgspec.Struct):
     reasoning: msgspec.Raw = NULL
     audio: msgspec.Raw = NULL
 
-    @property
-    def is_empty(self) -> bool:
-        return self.role is None and all(map(_is_null, self._said()))
-
-    def _said(self) -> Sequence[msgspec.Raw]:
+    def says_nothing(self) -> bool:
+        """Returns whether it has no output of a model."""
         spoken = (self.content, self.refusal, self.audio, self.reasoning, self.reasoning_content)
-        return (*spoken, self.tool_calls, self.function_call)
+        return all(map(_is_null, (*spoken, self.tool_calls, self.function_call)))
 
 
 class ItemCheck:
@@ -67,7 +64,10 @@ class ItemCheck:
         """Returns whether each item is valid, and there are enough for this number of inputs; 0: unknown."""
         if self._per_input and not self._has_enough(items, inputs):
             return False
-        return all(map(self._is_good, items))
+        for item in items:  # noqa: SIM110  # a generator costs more than the check
+            if not self._is_good(item):
+                return False
+        return True
 
     def _has_enough(self, items: Sequence[Any], inputs: int) -> bool:
         if self._per_input == "some":
@@ -75,14 +75,23 @@ class ItemCheck:
         return (not inputs or len(items) == inputs) and _are_numbered([item.index for item in items], inputs)
 
     def _is_good(self, item: Any) -> bool:
-        if self._one_of and all(_is_nothing(getattr(item, name)) for name in self._one_of):
+        if self._one_of and _has_none_of(item, self._one_of):
             return False
         if self._needed and _is_null(getattr(item, self._needed.get(item.type, "type"))):
             return False
         for name in self._messages:
-            if getattr(item, name).is_empty:
+            message = getattr(item, name)
+            if message.role is None and message.says_nothing():
                 return False
-        return not self._vectors or all(_is_vector(getattr(item, name)) for name in self._vectors)
+        return not self._vectors or _has_vectors(item, self._vectors)
+
+
+def _has_none_of(item: Any, names: Sequence[str]) -> bool:
+    return all(_is_nothing(getattr(item, name)) for name in names)
+
+
+def _has_vectors(item: Any, names: Sequence[str]) -> bool:
+    return all(_is_vector(getattr(item, name)) for name in names)
 
 
 def _are_numbered(indexes: list[Any], inputs: int) -> bool:

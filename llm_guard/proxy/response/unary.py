@@ -199,7 +199,7 @@ def _judge(
         # A response of unknown shape may be a caller's own file.
         return _opened(exchange, body, None) if shape is None else _wrong(exchange, body, b"", shape, plain)
     fields = reader.read(plain, call.inputs)
-    if isinstance(fields, Fields):
+    if not isinstance(fields, str):
         return _judge_fields(call, attempt, exchange, body, plain, fields, reader)
     page = page_in(plain, headers.get("content-type", ""))
     if shape is None:
@@ -228,7 +228,7 @@ def _judge_fields(
     if shape is not None and not reader.is_json:
         return _wrong(exchange, body, plain, shape, "shape")
     dialect = call.dialect if attempt.translation is None else attempt.translation.dialect
-    usage = DIALECTS[dialect].usage_in({"usage": fields.usage}) if fields.usage is not None else None
+    usage = DIALECTS[dialect].usage_of(fields.usage) if type(fields.usage) is dict else None
     if call.is_stream and _is_stream_required(call, shape):
         return _as_stream(call, attempt, exchange, plain, usage) or _wrong(exchange, body, plain, shape, "unary")
     return Opened(exchange.status, exchange.reason, exchange.headers, body, None, None, usage)

@@ -15,8 +15,7 @@ from pathlib import Path
 PACKAGE = "llm_guard"
 # Not `resilience.capacity.rate_limit_headers`: gateways exchange its classes, and msgspec needs their annotations,
 # which compiled ones lack. Not `log.writer`: `tests.sweep` replaces a class of it. Not
-# `resilience.circuit_breaker.callers` and `resilience.capacity.fair_queue`: fleets extend their dataclasses, and Python
-# does not set fields of a C type.
+# `resilience.capacity.fair_queue`: fleets extend its dataclasses, and Python does not set fields of a C type.
 HOT = (
     "clock", "outcome",
     "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",
@@ -49,7 +48,7 @@ HOT = (
     "resilience.capacity.rate_growth",
     "resilience.capacity.rate_reduction", "resilience.capacity.response_rows", "resilience.capacity.retry_after_hold",
     "resilience.capacity.throttle_statistics", "resilience.capacity.wait_queue",
-    "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.cooldown",
+    "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.callers", "resilience.circuit_breaker.cooldown",
     "resilience.circuit_breaker.failure_statistics", "resilience.circuit_breaker.history",
     "resilience.circuit_breaker.open_duration", "resilience.circuit_breaker.opening_rules",
     "resilience.circuit_breaker.settings",

@@ -7,7 +7,7 @@ Decides which callers are judged separately. `proxy.attempts.admission` identifi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, inf, log
 
 from llm_guard.resilience.bounded_map import BoundedMap
@@ -90,7 +90,6 @@ class _Record:
     suspect: Suspect | None = None
 
 
-@dataclass(slots=True)
 class Callers:
     """The callers of one deployment. A single caller has no others to be compared with, and is never separated.
 
@@ -99,22 +98,28 @@ class Callers:
     failing since then. It is judged with the others again as soon as it fails hardly more than they do.
     """
 
-    _accepted: BoundedMap[str, float] = field(default_factory=lambda: BoundedMap(MOST_CALLERS))
-    """Callers' own keys, by digest, with the instant at which the provider last accepted each."""
-    _records: BoundedMap[str, _Record] = field(default_factory=lambda: BoundedMap(MOST_CALLERS))
-    _together: _Tally = field(default_factory=lambda: _Tally(0.0))
-    """Calls of all callers that are judged together, while there is a recent failure."""
-    _ok_began_at: float = -inf
-    """When the youngest call that has succeeded began."""
-    _next_looks: dict[str, float] = field(default_factory=dict)
-    """Callers that have failed or sent an extra probe since the last success of any, with the instant from which each
-    may send the next one."""
-    _looks: int = 0
-    """Number of extra probes while many callers have failed."""
-    _looks_again_at: float = -inf
-    has_failures: bool = False
-    """True if a caller has failed recently, so that some may be judged separately. Kept beside the records, because
-    every call reads it."""
+    __slots__ = (
+        "_accepted", "_looks", "_looks_again_at", "_next_looks", "_ok_began_at", "_records", "_together",
+        "has_failures",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._accepted: BoundedMap[str, float] = BoundedMap(MOST_CALLERS)
+        """Callers' own keys, by digest, with the instant at which the provider last accepted each."""
+        self._records: BoundedMap[str, _Record] = BoundedMap(MOST_CALLERS)
+        self._together = _Tally(0.0)
+        """Calls of all callers that are judged together, while there is a recent failure."""
+        self._ok_began_at = -inf
+        """When the youngest call that has succeeded began."""
+        self._next_looks: dict[str, float] = {}
+        """Callers that have failed or sent an extra probe since the last success of any, with the instant from which
+        each may send the next one."""
+        self._looks = 0
+        """Number of extra probes while many callers have failed."""
+        self._looks_again_at = -inf
+        self.has_failures = False
+        """True if a caller has failed recently, so that some may be judged separately. Kept beside the records, because
+        every call reads it."""
 
     def accept(self, key_digest: str, now: float) -> None:
         """Notes that the provider has served a call with this key of a caller's own."""

@@ -7,7 +7,6 @@ decides about extra probes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from math import inf
 
 from llm_guard.resilience.circuit_breaker.caller_evidence import CallerEvidence, CallersSummary
@@ -17,18 +16,22 @@ _MOST_PUBLISHED = 8
 """Failing callers in a summary: those with the most failures since the last success."""
 
 
-@dataclass(slots=True)
 class SharedCallers(Callers):
-    """The callers of one deployment. `digest` returns the name of a caller in a summary."""
+    """The callers of one deployment."""
 
-    digest: Callable[[str], str] = str
-    _ok_caller: str = ""
-    """Caller of the youngest call that has succeeded."""
-    _in_run: dict[str, int] = field(default_factory=dict)
-    """Failures of each caller since the last success of any that is not judged separately."""
-    _looks_elsewhere: dict[str, float] = field(default_factory=dict)
-    """Callers, by digest, that have failed or sent an extra probe at other gateways, with the instant from which each
-    may send the next one."""
+    __slots__ = ("_in_run", "_looks_elsewhere", "_ok_caller", "digest")
+
+    def __init__(self, digest: Callable[[str], str] = str) -> None:
+        """`digest` returns the name of a caller in a summary."""
+        super().__init__()
+        self.digest = digest
+        self._ok_caller = ""
+        """Caller of the youngest call that has succeeded."""
+        self._in_run: dict[str, int] = {}
+        """Failures of each caller since the last success of any that is not judged separately."""
+        self._looks_elsewhere: dict[str, float] = {}
+        """Callers, by digest, that have failed or sent an extra probe at other gateways, with the instant from which
+        each may send the next one."""
 
     def note_ok(self, caller: str, began_at: float, now: float, own_key: str = "") -> None:
         if began_at > self._ok_began_at:

@@ -20,7 +20,7 @@ from llm_guard.proxy.attempts.release import settle, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import source_of
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
-from llm_guard.resilience.retry.budget import try_spend_all
+from llm_guard.resilience.retry.budget import RetryBudget, try_spend_all
 from llm_guard.resilience.retry.candidates import Candidate
 from llm_guard.resilience.retry.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.resilience.retry.decision import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
@@ -122,7 +122,8 @@ class AttemptLoop:
             attempt.waited_s, attempt.waited_for = call.waited_s, selector.wait_reason
             call.waited_s = 0.0
         if not attempt.is_retry and call.client_retries == 0:
-            attempt.budgets[0].deposit(attempt.started_at)
+            budget: RetryBudget = attempt.budgets[0]  # as a C struct in the compiled build
+            budget.deposit(attempt.started_at)
         hedging = selector.route.hedging
         return attempt, self._hedge_delay_s(hedging, call, attempt) if hedging is not None else None
 
@@ -145,7 +146,7 @@ class AttemptLoop:
         attempt = Attempt(target, now, call.id, budgets, call.is_stream, lease.breaker, first_s, ends_by)
         attempt.key = lease.key
         if call.attempts or call.skipped:
-            attempt.is_retry = any(earlier.target is target for earlier in call.attempts)
+            attempt.is_retry = _has_tried(call, target)
             attempt.is_fallback = not attempt.is_retry
         if call.recovery is not None:
             attempt.resume_mode = call.recovery.resume_mode(target)
@@ -284,6 +285,10 @@ def _kept_s(selector: CandidateSelector, candidate: Candidate, left_s: float, li
     # Without a configured limit a slow answer is legitimate, and cutting it short would lose it.
     is_chosen = target.timeouts.is_configured("first_token" if is_stream else "attempt")
     return reserve_s(left_s, limit_s, own, following, now, 0.0 if is_chosen else own.longest_s)
+
+
+def _has_tried(call: Call, target: Target) -> bool:
+    return any(earlier.target is target for earlier in call.attempts)
 
 
 def _decisive(first: Attempt, told: Failure) -> Failure:

@@ -6,6 +6,7 @@ Owns its fields and their order. `proxy.telemetry.recorder` decides when it is w
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import floor
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -219,14 +220,14 @@ class Timestamps:
     __slots__ = ("_beginning", "_second")
 
     def __init__(self) -> None:
-        self._second = -1
+        self._second = -1.0
         self._beginning = ""
 
     def of(self, wall: float) -> str:
         """Returns the text for `wall`, in seconds since the epoch."""
-        second = int(wall)
-        if second != self._second:
-            self._second = second
-            self._beginning = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}."
-        digits = str(1_000_000 + int((wall - second) * 1e6))  # the format `06d` would take twice as long
-        return f"{self._beginning}{digits[1:]}Z"
+        micros = int((wall - self._second) * 1e6)
+        if not 0 <= micros < 1_000_000:
+            self._second = floor(wall)
+            micros = int((wall - self._second) * 1e6)
+            self._beginning = f"{datetime.fromtimestamp(self._second, UTC):%Y-%m-%dT%H:%M:%S}."
+        return f"{self._beginning}{str(1_000_000 + micros)[1:]}Z"  # the format `06d` would take twice as long

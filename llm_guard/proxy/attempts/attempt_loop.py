@@ -15,7 +15,7 @@ from llm_guard.outcome import Exhausted, Failure, FailureKind, Scope, Signal
 from llm_guard.proxy.attempts.admission import AdmissionControl, credential_of
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.attempts.exhaustion import note_decision, with_reason, without_attempts
-from llm_guard.proxy.attempts.hedging import AttemptRunner, HedgeCandidate, Opener, more_useful
+from llm_guard.proxy.attempts.hedging import AttemptRunner, Hedge, HedgeCandidate, Opener, more_useful
 from llm_guard.proxy.attempts.release import settle, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import source_of
@@ -70,17 +70,20 @@ class AttemptLoop:
             candidate, lease = entered
             begun = len(call.attempts)
             attempt, delay_s = self._begin(selector, candidate, lease)
-            if delay_s is None:
-                call.attempts.append(attempt)
-                try:  # as in `AttemptRunner`, without its coroutine: this is the path of nearly every call
-                    opened = await self._upstreams.open(call, attempt)
-                except BaseException as error:
-                    self._runner.abandon(attempt, lease, error)
-                    raise
-                outcome = self._runner.end(call, attempt, lease, opened)
+            hedge: Hedge | None = None
+            if delay_s is not None:
+                hedge = self._runner.watch(call, attempt, delay_s, partial(self._beside, selector, candidate))
+            call.attempts.append(attempt)
+            try:
+                opened = await self._upstreams.open(call, attempt)
+            except BaseException as error:  # noqa: BLE001  # raised again, unless the hedge has ended the attempt
+                outcome = await self._runner.abandon(attempt, lease, hedge, error)
             else:
-                beside = partial(self._beside, selector, candidate)
-                outcome = await self._runner.run_hedged(call, attempt, lease, delay_s, beside)
+                outcome = self._runner.end(call, attempt, lease, opened)
+                if hedge is not None:
+                    hedge.stop()
+                    if hedge.task is not None:
+                        outcome = await self._runner.better_of(hedge, outcome)
             if isinstance(outcome, Delivered):
                 selector.latest = outcome.attempt
                 return outcome

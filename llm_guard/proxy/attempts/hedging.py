@@ -1,4 +1,4 @@
-"""Runs one attempt, or two at once where the route allows hedging and the first is slow.
+"""Ends attempts, and runs two at once where the route allows hedging and the first is slow.
 
 Records the outcome of each attempt and picks the winner. `proxy.attempts.candidate_selection` selects the deployments,
 `proxy.attempts.upstream_attempt` makes the exchange, and `resilience.retry.hedging` decides when a hedge is worth it.
@@ -35,18 +35,12 @@ class Opener(Protocol):
 
 
 class AttemptRunner:
-    """Runs attempts and, beside slow ones, hedges."""
+    """Ends attempts and, beside slow ones, runs hedges."""
 
     def __init__(self, upstreams: Opener, cooldowns: Cooldowns, clock: Clock) -> None:
         self._upstreams = upstreams
         self._cooldowns = cooldowns
         self._clock = clock
-
-    def abandon(self, attempt: Attempt, lease: Lease, error: BaseException) -> None:
-        """Releases the lease of an attempt that ended with an exception, such as a cancellation, without evidence."""
-        attempt.failure = _failure_of(attempt, error)
-        settle_host(attempt, lease, Signal.NO_EVIDENCE, self._clock)
-        settle(attempt, lease, Signal.NO_EVIDENCE, self._clock)
 
     def end(self, call: Call, attempt: Attempt, lease: Lease, outcome: Opened | Failure) -> Delivered | Failure:
         """Reports an attempt's outcome. Releases its lease, unless a response goes on with it."""
@@ -56,27 +50,31 @@ class AttemptRunner:
         self._answer(call, attempt, lease, outcome)
         return Delivered(outcome, attempt, lease)
 
-    async def run_hedged(
-        self, call: Call, attempt: Attempt, lease: Lease, delay_s: float, beside: Callable[[], HedgeCandidate | None]
+    async def abandon(
+        self, attempt: Attempt, lease: Lease, hedge: Hedge | None, error: BaseException
     ) -> Delivered | Failure:
-        """Returns the first good response of this attempt and of a hedge, which starts after `delay_s` if `beside`
-        provides one.
+        """Releases the lease of an attempt that an exception has ended, such as a cancellation, without evidence.
+        Raises the exception, unless the hedge has ended the attempt: then it returns the hedge's outcome."""
+        self._release(attempt, lease, error)
+        if hedge is not None:
+            if hedge.stop():
+                return await self.better_of(hedge, None)
+            await self._end(hedge, None, None)
+        raise error
 
-        This attempt runs in the call's own task, so that until the delay has passed hedging costs only a timer.
+    def watch(self, call: Call, attempt: Attempt, delay_s: float, beside: Callable[[], HedgeCandidate | None]) -> Hedge:
+        """Returns a hedge that starts after `delay_s`, if `beside` provides one then. Its `stop` must be called when
+        the attempt has ended.
+
+        The attempt runs in the call's own task, so that until the delay has passed hedging costs only a timer.
         """
-        hedge = _Hedge(self, call, attempt, beside)
+        hedge = Hedge(self, call, attempt, beside)
         hedge.alarm = self._clock.call_at(attempt.started_at + delay_s, hedge.start)
-        first: Delivered | Failure | None = None
-        try:
-            first = await self._attempt(call, attempt, lease)
-        except (asyncio.CancelledError, Exception):
-            if not hedge.stop():
-                await self._end(hedge, None, None)
-                raise
-        else:
-            hedge.stop()
-            if hedge.task is None:
-                return first
+        return hedge
+
+    async def better_of(self, hedge: Hedge, first: Delivered | Failure | None) -> Delivered | Failure:
+        """Returns the first good response of an attempt and of the hedge that has started beside it. `first` is None if
+        the hedge has ended the attempt."""
         winner: Delivered | Failure | None = None
         try:
             winner = await _winner(hedge, first)
@@ -84,23 +82,28 @@ class AttemptRunner:
         finally:
             await self._end(hedge, first, winner)
 
-    async def run_hedge(self, call: Call, hedge: _Hedge) -> Delivered | Failure | None:
+    async def run_hedge(self, call: Call, hedge: Hedge) -> Delivered | Failure | None:
         """Makes the hedge's exchange; returns None if no deployment is available for it."""
         for _ in range(_TURNS_TO_READ):
             await self._clock.sleep(0)
         entered = hedge.try_enter()
-        return await self._attempt(call, *entered) if entered is not None else None
-
-    async def _attempt(self, call: Call, attempt: Attempt, lease: Lease) -> Delivered | Failure:
+        if entered is None:
+            return None
+        attempt, lease = entered
         call.attempts.append(attempt)
         try:
-            outcome = await self._upstreams.open(call, attempt)
+            opened = await self._upstreams.open(call, attempt)
         except BaseException as error:
-            self.abandon(attempt, lease, error)
+            self._release(attempt, lease, error)
             raise
-        return self.end(call, attempt, lease, outcome)
+        return self.end(call, attempt, lease, opened)
 
-    async def _end(self, hedge: _Hedge, first: Delivered | Failure | None, winner: Delivered | Failure | None) -> None:
+    def _release(self, attempt: Attempt, lease: Lease, error: BaseException) -> None:
+        attempt.failure = _failure_of(attempt, error)
+        settle_host(attempt, lease, Signal.NO_EVIDENCE, self._clock)
+        settle(attempt, lease, Signal.NO_EVIDENCE, self._clock)
+
+    async def _end(self, hedge: Hedge, first: Delivered | Failure | None, winner: Delivered | Failure | None) -> None:
         """Ends the hedge if it still runs, and closes a response that came too late."""
         try:
             await hedge.end(is_superseded=winner is not None)
@@ -172,7 +175,7 @@ def _failure_of(attempt: Attempt, error: BaseException) -> Failure:
     return _SUPERSEDED if attempt.is_superseded else Failure(FailureKind.CLIENT_CANCELLED, type(error).__name__)
 
 
-class _Hedge:
+class Hedge:
     """A second attempt that may run beside the first one, in its own task; the first runs in the call's task.
 
     If the hedge wins, the first attempt is ended the way a time limit does it (`clock.TimeLimit`): the call's task is
@@ -255,7 +258,7 @@ class _Hedge:
             self._call_task.cancel()
 
 
-async def _winner(hedge: _Hedge, first: Delivered | Failure | None) -> Delivered | Failure:
+async def _winner(hedge: Hedge, first: Delivered | Failure | None) -> Delivered | Failure:
     """Returns the first response; else the first final failure, or the more useful one of both failures.
 
     `first` is None if the hedge has ended the first attempt.

@@ -50,7 +50,7 @@ def predict(
 ) -> list[PredictedCandidate]:
     """Returns the route's targets in the order in which this call would try them. A random balance takes one draw."""
     now = clock.now()
-    left = list(order_of(route.targets, route, clock, draw))
+    left = list(order_of(route.targets, route, now, draw))
     found: dict[int, Unavailable | AtCapacity | None] = {}
     waits: dict[int, float] = {}
     for place in tuple(left):

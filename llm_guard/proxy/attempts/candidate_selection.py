@@ -62,7 +62,7 @@ class CandidateSelector:
         if len(targets) == 1 or call.is_sticky:
             self.candidates = Candidates([Candidate(0, targets[0].alias)])
         else:
-            order = order_of(targets, route, clock, draw)
+            order = order_of(targets, route, self.tried_since, draw)
             self.candidates = Candidates([Candidate(place, targets[place].alias) for place in order])
 
     def target(self, candidate: Candidate) -> Target:
@@ -303,15 +303,10 @@ def _is_owed(candidate: Candidate) -> bool:
     return candidate.retries > 0 and not candidate.is_paid
 
 
-def order_of(
-    targets: tuple[Target, ...], route: Route, clock: Clock, draw: Callable[[], float]
-) -> tuple[int, ...] | range:  # fmt: skip
+def order_of(targets: tuple[Target, ...], route: Route, now: float, draw: Callable[[], float]) -> tuple[int, ...]:
     """Returns the order in which a call tries the targets, as their indexes in the route."""
-    now = clock.now()
-    order: tuple[int, ...] | range
-    if route.balance == "order":
-        order = range(len(targets))
-    else:
+    order = tuple(range(len(targets)))
+    if route.balance != "order":
         order = arranged([_candidate(target, now) for target in targets], route.balance, draw)
     if route.has_peers:
         shares = [target.deployment.budget.recent.failure_share(now) for target in targets]
@@ -320,9 +315,7 @@ def order_of(
     return _down_last(order, targets, route.down) if route.down.keys else order
 
 
-def _down_last(
-    order: tuple[int, ...] | range, targets: tuple[Target, ...], down: FailingDeployments
-) -> tuple[int, ...]:
+def _down_last(order: tuple[int, ...], targets: tuple[Target, ...], down: FailingDeployments) -> tuple[int, ...]:
     """Moves deployments that are down to the end; apart from that the order stays."""
     first = [place for place in order if not down.has(targets[place].deployment)]
     return (*first, *[place for place in order if down.has(targets[place].deployment)])

@@ -10,7 +10,6 @@ from llm_guard.proxy.attempts.candidate_selection import order_of
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.routing.deployment import FailingDeployments
 from llm_guard.routing.route_table import Target
-from tests.fakes.clock import ManualClock
 from tests.fakes.script import OK, SERVER_ERROR, new_route, new_target
 from tests.unit.proxy.attempts.plays import play
 
@@ -21,7 +20,7 @@ def order(*targets: Target, down: set[tuple[str, str | None]], **facts: Any) -> 
     found = FailingDeployments()
     found.keys = frozenset(down)
     route = new_route(*targets, down=found, **facts)
-    return list(order_of(targets, route, ManualClock(), lambda: 0.5))
+    return list(order_of(targets, route, 0.0, lambda: 0.5))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class BadRequest(Exception):
         self.retry_after_s = retry_after_s
 
 
-class JsonFields(msgspec.Struct):
+class JsonFields(msgspec.Struct, gc=False):
     """The fields that are read from a JSON body, with any value."""
 
     model: Any = None
@@ -100,8 +100,11 @@ def json_fields(value: dict[str, Any]) -> JsonFields:
 
 def body_fields(fields: JsonFields) -> BodyFields:
     """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
-    model, stream, *limits, n, previous, conversation, background, store, prompt, inputs = astuple(fields)
-    is_bound = _says(previous) or _says(conversation)
+    (
+        model, stream, max_tokens, max_completion_tokens, max_output_tokens, n,
+        previous_response, conversation, background, store, prompt, inputs,
+    ) = astuple(fields)  # fmt: skip
+    is_bound = _says(previous_response) or _says(conversation)
     return BodyFields(
         None if model is None else _model_of(model),
         stream is True,
@@ -110,7 +113,7 @@ def body_fields(fields: JsonFields) -> BodyFields:
         is_bound,
         "",
         type(stream) in _NUMBERS_AND_TEXT and bool(stream),
-        token_limit(limits[0] or limits[1] or limits[2]),
+        token_limit(max_tokens or max_completion_tokens or max_output_tokens),
         is_bound or _says(background) or _says(store),
         False,
         inputs_in(prompt if inputs is UNSET else inputs),

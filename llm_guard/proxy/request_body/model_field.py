@@ -219,7 +219,8 @@ def _fields_of(document: bytes) -> JsonFields | None:
     them in any encoding. `read_json` decides about documents that it refuses.
     """
     try:
-        document.decode()
+        if not document.isascii():
+            document.decode()
         return _read_fields(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         value = read_json(document)

@@ -22,11 +22,11 @@ _VECTOR = re.compile(rb'\s*(?:"[^"]|\[\s*(?:\[|[-+.0-9]|NaN|Infinity))')
 token."""
 
 
-class Object(msgspec.Struct):
+class Object(msgspec.Struct, gc=False):
     """Any JSON object; none of its members is kept."""
 
 
-class ChatMessage(msgspec.Struct):
+class ChatMessage(msgspec.Struct, gc=False):
     """A chat message, as far as is needed to recognise one: Gemini returns only the role when reasoning has used up all
     tokens, and other servers leave the role out."""
 

@@ -18,8 +18,8 @@ from llm_guard.proxy.response.item_validation import NULL, ChatMessage, ItemChec
 SchemaFault = Literal["cut", "empty", "shape", "text"]
 
 
-class Fields(msgspec.Struct, kw_only=True):
-    """The fields that are read from every JSON response."""
+class Fields(msgspec.Struct, kw_only=True, gc=False):
+    """The fields that are read from every JSON response. JSON has no cycles: the garbage collector need not know it."""
 
     usage: Any = None
     error: Any = None
@@ -111,7 +111,7 @@ def _has_other(shape: ResponseSchema | None) -> TypeGuard[ResponseSchema]:
 
 def _struct_of(shape: ResponseSchema) -> Any:
     members = [(name, _type_of(member)) for name, member in shape.members.items()]
-    return msgspec.defstruct("Answer", members, bases=(Fields,), kw_only=True)
+    return msgspec.defstruct("Answer", members, bases=(Fields,), kw_only=True, gc=False)
 
 
 def _type_of(member: Member | Items) -> Any:
@@ -123,7 +123,7 @@ def _type_of(member: Member | Items) -> Any:
         named.append(("index", Any, 0))
     if member.may_break_off:
         named += [(name, Any, None) for name in ("finish_reason", "native_finish_reason", "error")]
-    item = msgspec.defstruct("Item", named, kw_only=True)
+    item = msgspec.defstruct("Item", named, kw_only=True, gc=False)
     return Annotated[list[item], msgspec.Meta(min_length=member.at_least)]  # type: ignore[valid-type]
 
 

@@ -14,7 +14,7 @@ from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Attempt, Call
 
 
-class AttemptLine(Struct):
+class AttemptLine(Struct, gc=False):
     """One attempt. Fields with their usual value are left out."""
 
     deployment: str
@@ -41,7 +41,7 @@ class AttemptLine(Struct):
     budget_left: float | UnsetType | None = UNSET
 
 
-class SkippedLine(Struct):
+class SkippedLine(Struct, gc=False):
     """A deployment that was not tried."""
 
     deployment: str
@@ -50,7 +50,7 @@ class SkippedLine(Struct):
     """Ids of the last failed calls that caused it, the newest first."""
 
 
-class CallLine(Struct):
+class CallLine(Struct, gc=False):
     """The log line. Seconds are rounded to 0.1 ms, `overhead_s` to the microsecond. structlog adds the last three
     fields."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,27 @@ classes of `rate_limit_headers`."""
 def test_no_dataclass_that_is_compiled_is_extended_in_python() -> None:
     """Python's dataclass does not know the fields of a C type: they would stay without values."""
     compiled = {name for (_, name), node in read_program(ROOT).types.items() if "dataclass" in _decorators(node)}
+    for node in _python_classes():
+        if "dataclass" in _decorators(node):
+            assert not compiled & {ast.unparse(base) for base in node.bases}, node.name
+
+
+def test_no_method_that_c_calls_is_overridden_with_keyword_only_arguments() -> None:
+    """C passes all arguments by position."""
+    program = read_program(ROOT)
+    compiled, methods = {name for _, name in program.types}, {method for _, method in program.methods}
+    for node in _python_classes():
+        if compiled & {ast.unparse(base) for base in node.bases}:
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name in methods:
+                    assert not each.args.kwonlyargs, (node.name, each.name)
+
+
+def _python_classes() -> Iterator[ast.ClassDef]:
+    """Yields the classes that are not compiled."""
     for path in (ROOT / PACKAGE).rglob("*.py"):
-        if ".".join(path.relative_to(ROOT / PACKAGE).with_suffix("").parts) in HOT:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef) and "dataclass" in _decorators(node):
-                assert not compiled & {ast.unparse(base) for base in node.bases}, (path.name, node.name)
+        if ".".join(path.relative_to(ROOT / PACKAGE).with_suffix("").parts) not in HOT:
+            yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
 
 
 def _decorators(node: ast.ClassDef) -> str:

@@ -196,7 +196,7 @@ class Callers:
         self._together.calls = max(0.0, self._together.calls - record.tally.calls)
         self._together.failures = max(0.0, self._together.failures - record.tally.failures)
 
-    def try_probe(self, caller: str, now: float, *, has_lease: bool = True) -> bool:
+    def try_probe(self, caller: str, now: float, has_lease: bool = True) -> bool:
         """Returns whether a call that the breaker refuses may be sent as an extra probe. Otherwise callers that always
         fail would take every probe, and keep the breaker open for all. `has_lease`: see `Breaker.has_lease`.
 

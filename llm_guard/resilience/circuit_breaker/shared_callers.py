@@ -46,7 +46,7 @@ class SharedCallers(Callers):
         self._in_run[caller] = self._in_run.get(caller, 0) + 1
         return Callers.note_failure(self, caller, now)
 
-    def try_probe(self, caller: str, now: float, *, has_lease: bool = True) -> bool:
+    def try_probe(self, caller: str, now: float, has_lease: bool = True) -> bool:
         """If a few callers have failed at all gateways, each other one probes, at any of them; if many have, callers
         probe at the gateway with the lease."""
         elsewhere = self._looks_elsewhere
@@ -55,7 +55,7 @@ class SharedCallers(Callers):
         known = elsewhere.keys() | {self.digest(name) for name in self._next_looks}
         if 0 < len(known) < MOST_LOOKS:
             return self._try_look(caller, now)
-        return Callers.try_probe(self, caller, now, has_lease=has_lease)
+        return Callers.try_probe(self, caller, now, has_lease)
 
     def summary(self, now: float) -> CallersSummary:
         """Returns the evidence to publish."""

@@ -204,7 +204,7 @@ async def strict_cloud(form: str) -> AsyncIterator[StrictCloud]:
     """Runs one on a free port."""
     cloud, app = StrictCloud(form), web.Application(client_max_size=64 << 20)
     app.router.add_route("*", "/{path:.*}", cloud.answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)  # a paused stream ends with its reader
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -15,6 +15,7 @@ import structlog
 import yaml
 from click.testing import CliRunner, Result
 
+from llm_guard.cli.chaos import scenes
 from llm_guard.cli.chaos.advice import advice_on
 from llm_guard.cli.chaos.command import scenes_at_once
 from llm_guard.cli.chaos.page import page_of
@@ -49,6 +50,12 @@ def _log_as_before() -> Iterator[None]:
     """The command silences the log of its process."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _short_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on latencies that the gateway has learned."""
+    monkeypatch.setattr(scenes, "_WARM_UP_S", 0.1)
 
 
 @pytest.fixture
@@ -165,7 +172,7 @@ async def test_shipped_config_is_played_and_its_upstreams_get_no_request(
     async with ScriptedProvider([whole(500)]) as provider:
         for upstream in config["upstreams"].values():
             upstream["base_url"] = provider.url + ("/v1" if upstream["dialect"] == "openai" else "")
-        arguments = ("--seconds", "0.3", "--rate", "10", "--patience", "0.5", "--json")
+        arguments = ("--seconds", "0.1", "--rate", "30", "--patience", "0.5", "--json")
         result = await asyncio.to_thread(invoke, tmp_path / "c.yaml", *arguments, text=json.dumps(config))
         assert (provider.requests, KEY in result.output) == ([], False)
     assert {one["upstream"] for one in json.loads(result.stdout)} <= set(config["upstreams"])

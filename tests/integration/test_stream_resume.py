@@ -250,7 +250,8 @@ async def test_response_stored_by_the_provider_is_not_requested_twice() -> None:
 
 
 async def test_two_choices_are_restarted_rather_than_resumed() -> None:
-    async with dying(finish(REST), n=2) as (this, call, stream):
+    # The second choice is waited for.
+    async with dying(finish(REST), {**CONTINUE, "timeout": {"idle": "300ms"}}, n=2) as (this, call, stream):
         stream.cut()
         assert not (await call).is_whole
         assert this.back.exchanges[0].body["messages"] == SAID

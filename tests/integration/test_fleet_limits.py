@@ -185,7 +185,7 @@ async def test_calls_at_once_of_a_key_hold_for_all_gateways(server: RedisServer)
         await load.run(2.0, pause_s=0.01)
         assert provider.most <= LIMIT
         assert set(load.statuses) == {200, 429}
-        assert provider.answered >= 0.4 * LIMIT * 2.0 / TAKES_S
+        assert provider.answered >= 0.2 * LIMIT * 2.0 / TAKES_S
 
 
 def left(app: App) -> dict[str, float]:
@@ -219,7 +219,7 @@ async def test_slots_of_a_gateway_that_has_died_are_free_again(
     kind: str, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (memory_store, redis_store):
-        monkeypatch.setattr(module, "SLOTS_HELD_S", 0.02)
+        monkeypatch.setattr(module, "SLOTS_HELD_S", 0.3)
     shared = SharedMemory()
     dead, alive = (
         MemoryStore(shared, name, SystemClock()) if kind == "memory" else RedisStore(server.url, "f", name)
@@ -228,7 +228,7 @@ async def test_slots_of_a_gateway_that_has_died_are_free_again(
     request = SlotRequest(5, 0, 5)
     assert (await dead.exchange(b"", {}, {"x": request})).slots["x"].holds == 5
     assert (await alive.exchange(b"", {}, {"x": request})).slots["x"].holds == 0
-    await asyncio.sleep(0.03)
+    await asyncio.sleep(0.35)
     assert (await alive.exchange(b"", {}, {"x": request})).slots["x"].holds == 5
     for store in (dead, alive):
         await store.close()

@@ -143,7 +143,10 @@ async def test_dead_letter_of_one_gateway_is_requeued_at_another(server: RedisSe
 
 async def test_response_that_one_gateway_got_is_served_by_all(server: RedisServer) -> None:
     async with gateways(server, one={"api_key": "sk-own"}, cache={"ttl": "60s"}) as (provider, apps):
-        first, second = [await call(app) for app in apps]
+        first = await call(apps[0])
+        with server.client() as store:
+            await eventually(lambda: store.keys("*:cache:*"))  # stored after the client has its response
+        second = await call(apps[1])
         assert [reply.headers["x-llm-guard-cache"] for reply in (first, second)] == ["miss", "hit"]
         assert first.body == second.body
         purged = json.dumps({"all": True, "reason": "stale"}).encode()

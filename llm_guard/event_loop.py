@@ -14,7 +14,7 @@ _COLLECT_AFTER = 50_000
 def calm_collector() -> None:
     """Tunes the garbage collector for a process that only serves. Calls leave no cycles behind, and objects made at the
     start stay alive: scanning those repeatedly cost a fifth of the throughput, and pauses of 25 ms."""
-    gc.collect()
+    gc.collect(1)  # not what was imported: that takes a tenth of the start, and frees less than a megabyte
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
 

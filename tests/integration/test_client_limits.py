@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -235,6 +236,22 @@ async def test_refused_calls_are_counted_by_key_and_limit() -> None:
         assert await stand.metric("llm_guard_refusals_total", reason="client_limit") == 2
         (line,) = [line for line in await stand.calls() if line["outcome"] == "ok"]
         assert line["client"] == "app"
+
+
+@pytest.mark.parametrize(("limit", "most"), [("rate", 20), ("tokens_per_day", 700)])
+async def test_calls_that_come_at_once_are_let_in_up_to_the_limit(limit: str, most: int) -> None:
+    """Most of them enter without a check of their own."""
+    async with limited(*[CHAT.ok] * 80, **{limit: most}) as (stand, _):
+        began_at = time.monotonic()
+        replies = await asyncio.gather(*(send(stand, max_tokens=10) for _ in range(80)))
+        took_s = time.monotonic() - began_at
+        served = sum(reply.status == 200 for reply in replies)
+        assert {reply.status for reply in replies} == {200, 429}
+        await stand.idle()
+        if limit == "rate":
+            assert most <= served <= most + took_s * most + 1
+        else:
+            assert left(stand, limit) == most - 4 * served >= 0
 
 
 async def test_call_larger_than_a_day_has_no_retry_after() -> None:

@@ -15,7 +15,8 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.proxy.request_annotations import plain_bytes
 from llm_guard.resilience.client_keys.limit_states import Exceeded, LimitLeft, LimitName
-from llm_guard.resilience.client_keys.limits import NO_LIMITS, ClientLimits, Reservation
+from llm_guard.resilience.client_keys.limits import ClientLimits, Reservation
+from llm_guard.resilience.client_keys.settings import NO_LIMITS
 
 _LONGEST_RETRY_AFTER_S = 60.0
 """The official SDKs ignore a longer Retry-After, and retry after a second or two (openai-python 3.52,
@@ -122,7 +123,8 @@ def estimated_tokens(call: Call) -> int:
     """Returns the estimated tokens of a call: of its request, by size, plus the most output that it allows."""
     if call.model is None or call.path in _TOKEN_COUNTS or call.content_type.startswith("multipart/"):
         return 0  # files, audio and the like
-    return plain_bytes(call) // _BYTES_PER_TOKEN + _output_limit(call)
+    tokens = plain_bytes(call) // _BYTES_PER_TOKEN
+    return tokens + _output_limit(call) if call.max_tokens else tokens
 
 
 def used_tokens(call: Call, reservation: Reservation) -> int:
@@ -130,13 +132,20 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
     estimate. A call that failed without a count has used none. A call that its client has left has used at least its
     estimate: its provider may have generated more than was seen, and leaving early must not be a way around the
     limits."""
-    usage, estimate, streamed = call.usage, reservation.tokens, reservation.streamed_tokens
     if not call.attempts:
         return 0
-    has_usage = usage.input is not None or usage.output is not None
+    usage = call.usage
+    if call.failure is None and usage.input is not None and usage.output is not None:
+        return usage.prompt + usage.output
+    return _used_at_least(call, reservation.tokens, reservation.streamed_tokens)
+
+
+def _used_at_least(call: Call, estimate: int, streamed: int) -> int:
+    """Returns the tokens of a call whose provider has not counted all of them."""
+    usage = call.usage
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0
-    if has_usage or streamed:
+    if usage.input is not None or usage.output is not None or streamed:
         prompt = usage.prompt if usage.input is not None else max(0, estimate - _output_limit(call))
         is_final = call.failure is None and usage.output is not None
         counted = prompt + (usage.output or 0 if is_final else max(usage.output or 0, streamed))

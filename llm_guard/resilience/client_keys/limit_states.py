@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 LimitName = Literal["rate", "concurrency", "tokens_per_minute", "tokens_per_day"]
@@ -28,6 +29,36 @@ class Refusing:
     """When the latest refused call would be let in; inf: never."""
     refused: int = 1
     """These refusals."""
+
+
+class RefusingLimits:
+    """The limits that have refused calls since the last call was let in."""
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self) -> None:
+        self._by_name: dict[LimitName, Refusing] = {}
+
+    def now(self, now: float) -> tuple[Refusing, ...]:
+        """Returns those that refuse calls now."""
+        return tuple(refusing for refusing in self._by_name.values() if refusing.until > now)
+
+    def note(self, exceeded: list[Exceeded], now: float) -> None:
+        """Notes a refused call and the limits that it exceeded."""
+        before = {refusing.limit: refusing for refusing in self.now(now)}
+        for excess in exceeded:
+            last = before.get(excess.limit)
+            since, refused = (now, 0) if last is None else (last.since, last.refused)
+            self._by_name[excess.limit] = Refusing(excess.limit, since, now + wait_s_of(excess), refused + 1)
+
+    def clear(self) -> None:
+        """Notes that a call was let in."""
+        self._by_name.clear()
+
+
+def wait_s_of(exceeded: Exceeded) -> float:
+    """Returns the seconds until the same call would be let in; inf: never."""
+    return inf if exceeded.retry_after_s is None else exceeded.retry_after_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.coalescing.single_flight import SingleFlight, refresh_call
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.resilience.client_keys.limits import ClientLimits, ClientLimitSettings, Reservation
+from llm_guard.resilience.client_keys.limits import ClientLimits, Reservation
+from llm_guard.resilience.client_keys.settings import ClientLimitSettings
 from tests.fakes.clock import let_run
 from tests.fakes.script import new_call, new_target
 

@@ -6,7 +6,9 @@ from math import inf
 import pytest
 
 from llm_guard.resilience.client_keys.limit_states import ClientUse, Exceeded, Refusing
-from llm_guard.resilience.client_keys.limits import DAY_S, ClientLimits, ClientLimitSettings, Reservation
+from llm_guard.resilience.client_keys.limits import ClientLimits, Reservation
+from llm_guard.resilience.client_keys.settings import ClientLimitSettings
+from llm_guard.resilience.client_keys.token_sums import DAY_S
 
 NOON = 20_000 * DAY_S + DAY_S / 2
 
@@ -277,6 +279,15 @@ def test_refusal_of_long_ago_is_of_another_row() -> None:
     assert key.limits.refusing(key.now) == (Refusing("concurrency", key.now, key.now + 1),)
 
 
+def test_limit_that_lets_a_call_in_refuses_no_longer() -> None:
+    key = Key(concurrency=1)
+    first = key.enter()
+    key.refused()
+    key.leave(first)
+    key.enter()
+    assert key.limits.refusing(key.now) == ()
+
+
 def test_random_calls_never_exceed_a_limit() -> None:
     dice = random.Random(1)
     for _ in range(30):
@@ -305,6 +316,74 @@ def test_random_calls_never_exceed_a_limit() -> None:
             key.leave(one, one.tokens)
         assert key.left()["concurrency"] == 3
         assert all(0 <= value < inf for value in key.left().values())
+
+
+# calls that enter without a check
+
+
+def test_calls_of_a_busy_key_enter_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Key(rate=1000, concurrency=100, tokens_per_minute=1_000_000, tokens_per_day=1_000_000)
+    checks: list[float] = []
+    exceeded = ClientLimits._exceeded
+
+    def check(limits: ClientLimits, tokens: int, now: float, wall: float) -> list[Exceeded]:
+        checks.append(now)
+        return exceeded(limits, tokens, now, wall)
+
+    monkeypatch.setattr(ClientLimits, "_exceeded", check)
+    key.enter(10)
+    for _ in range(19):
+        key.wait(0.001)
+        key.leave(key.enter(10), 10)
+    assert len(checks) == 1
+    key.wait(0.001)
+    assert key.left() == {
+        "rate": pytest.approx(981), "concurrency": 99, "tokens_per_minute": pytest.approx(1_000_000 - 190, abs=0.1),
+        "tokens_per_day": 1_000_000 - 200,
+    }  # fmt: skip
+
+
+def test_changed_limits_hold_from_the_next_call_on() -> None:
+    key = Key(rate=1000, tokens_per_day=1000)
+    key.enter(10)
+    key.limits.settings = ClientLimitSettings(tokens_per_day=20)
+    key.enter(10)
+    assert key.refused(10).limit == "tokens_per_day"
+    key = Key(concurrency=10)
+    key.enter()
+    key.limits.slots = 1
+    assert key.refused().limit == "concurrency"
+
+
+def test_tokens_of_the_day_used_elsewhere_hold_from_the_next_call_on() -> None:
+    day = int(NOON // DAY_S)
+    key, other = Key(tokens_per_day=100), Key(tokens_per_day=100)
+    for each in (key, other):
+        each.enter(10)
+    key.limits.restore_day(day, 80, key.wall)
+    other.limits.note_day_elsewhere(day, 80, key.wall)
+    assert (key.refused(11).limit, other.refused(11).limit) == ("tokens_per_day", "tokens_per_day")
+
+
+def test_no_call_of_the_new_day_enters_as_one_of_the_old() -> None:
+    key = Key(tokens_per_day=100)
+    key.wait(DAY_S / 2 - 0.01)
+    for _ in range(2):  # the key is busy
+        key.enter(10)
+    key.wait(0.01)
+    key.enter(30)
+    assert key.left() == {"tokens_per_day": 70}
+
+
+def test_correction_of_another_day_makes_no_room_on_this_one() -> None:
+    key = Key(tokens_per_day=100)
+    key.wait(DAY_S / 2 - 0.01)
+    large = key.enter(90)
+    key.wait(0.01)
+    key.enter(10)
+    key.leave(large, 0)
+    assert key.refused(95).limit == "tokens_per_day"
+    assert key.left() == {"tokens_per_day": 90}
 
 
 # limits that several gateways have together

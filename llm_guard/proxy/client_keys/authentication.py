@@ -66,9 +66,8 @@ class Clients:
         for key in caller.keys:
             known = self._known.get(key)
             if known is not None:
-                call.client_key = known.name
-                call.priority = max(requested, known.priority)
-                call.weight = known.weight
+                call.client_key, call.weight = known.name, known.weight
+                call.priority = requested if requested > known.priority else known.priority  # noqa: FURB136  # half the price
                 return self._set_scope(call, known.scope)
         return _UNKNOWN
 
@@ -80,7 +79,8 @@ class Clients:
     def _set_scope(self, call: Call, scope: KeyScope) -> Refusal | None:
         call.scope = scope
         call.is_screened = self._isolates_objects or call.upstream_name is not None
-        if scope.allows_path(call.method, call.path) and not (call.query and "_method" in _names_in(call.query)):
+        is_allowed = (call.method, call.path) in scope.endpoints or scope.allows_path(call.method, call.path)
+        if is_allowed and not (call.query and "_method" in _names_in(call.query)):
             return None
         return _denied(f"this API key may not call {call.method} {call.path}; an operator can allow the path")
 
@@ -93,9 +93,10 @@ def check_model(call: Call, table: RouteTable) -> Refusal | None:
         return None
     if call.is_model_in_query and _names_in(call.query).count("model") > 1:
         return _TWICE
-    if call.upstream_name is None and call.model is not None and scope.models is None:
+    model = call.model
+    if call.upstream_name is None and model is not None and (scope.models is None or model in scope.models):
         return None  # its route decides
-    model = call.model or model_in_path(call.path)
+    model = model or model_in_path(call.path)
     if model is None:
         if scope.needs_model(call.method, call.path, is_upstream_named=call.upstream_name is not None):
             return _denied("this API key may only use certain models: set `model`", "model")

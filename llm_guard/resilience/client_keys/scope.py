@@ -51,16 +51,16 @@ class KeyScope:
     """Paths, or their beginnings followed by `*`; `inference` stands for the calls above."""
     allows_all_models: bool = field(init=False)
     """True if any model name is allowed, even one that the config does not have."""
-    allows_inference: bool = field(init=False)
-    """True if `inference` is among the paths."""
+    endpoints: frozenset[tuple[str, str]] = field(init=False)
+    """Methods and paths of the model calls that are allowed; more paths may be."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "allows_all_models", self.models is not None and ALL in self.models)
-        object.__setattr__(self, "allows_inference", INFERENCE in self.paths)
+        object.__setattr__(self, "endpoints", MODEL_CALLS if INFERENCE in self.paths else frozenset())
 
     def allows_path(self, method: str, path: str) -> bool:
         """Returns whether a request may be sent to `path`, which is without `/upstreams/NAME`."""
-        if self.allows_inference and ((method, path) in MODEL_CALLS or _reads_models(method, path)):
+        if (method, path) in self.endpoints or (self.endpoints and _reads_models(method, path)):
             return True
         if any(mark in path for mark in _AMBIGUOUS) and model_in_path(path) is None:
             return False

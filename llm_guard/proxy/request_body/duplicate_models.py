@@ -16,6 +16,9 @@ from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 
 _NAMES = frozenset({"model", "models", "fallbacks"})
 """OpenRouter falls back to the next of `models`, and LiteLLM to `fallbacks`."""
+_NAMING = re.compile(rb'"(?:[mM][oO][dD][eE][lL][sS]?|[fF][aA][lL][lL][bB][aA][cC][kK][sS])"')
+"""Servers in Go and .NET match the names of fields in any case."""
+_BACKSLASH = ord("\\")  # as a number it is found five times as fast
 _ESCAPED = re.compile(rb"\\u(?:00[4-7]|017f|212[aA])")
 _FOLDED = ("\u017f".encode(), "\u212a".encode())
 """In JSON a letter may be an escape. Case folding turns U+017F (long s) into s, and U+212A (kelvin sign) into k."""
@@ -36,7 +39,7 @@ def check_single_model(call: Call, asked: BodyFields) -> None:
 def names_more_models(document: bytes) -> bool:
     """Returns whether a JSON object has several fields that name models. A document that looks suspicious and that
     Python's parser cannot read counts as one that has."""
-    if not _is_disguised(document) and _names_one(document):
+    if not _is_disguised(document) and len(_NAMING.findall(document)) < 2:
         return False
     try:
         top = json.loads(document, object_pairs_hook=_pairs, parse_int=str, parse_float=str)
@@ -45,18 +48,10 @@ def names_more_models(document: bytes) -> bool:
     return isinstance(top, _Pairs) and len([name for name in top.names if is_naming(name)]) > 1
 
 
-def _names_one(document: bytes) -> bool:
-    """Returns whether `model` is at most once in a document, and the other names never: so are most. Servers in Go and
-    .NET match the names of fields in any case."""
-    folded = document.lower()
-    last = folded.rfind(b'"model"')  # `count` takes five times as long
-    return folded.find(b'"model"', 0, max(last, 0)) < 0 and b'"models"' not in folded and b'"fallbacks"' not in folded
-
-
 def _is_disguised(document: bytes) -> bool:
-    """Returns whether a name may be written in a way that `_names_one` does not find. Cheap for most documents: they are
+    """Returns whether a name may be written in a way that `_NAMING` does not match. Cheap for most documents: they are
     ASCII, or have no escape."""
-    if b"\\u" in document and _ESCAPED.search(document):
+    if _BACKSLASH in document and _ESCAPED.search(document):
         return True
     return not document.isascii() and any(letter in document for letter in _FOLDED)
 

@@ -38,7 +38,7 @@ _STEPS = {
     "one admits it": "AdmissionControl_try_enter",
     "an attempt begins": "AttemptLoop__begin",
     "the request is sent": "Origin_send|UpstreamConnection_4generator",
-    "the response is parsed": "UpstreamConnection_data_received",
+    "the response is parsed": "UpstreamConnection__receive",
     "the response is validated": "unary__judge",
     "the attempt's outcome is counted": "AttemptRunner_end",
     "the response is sent to the client": "relay__headers|ResponseWriter_begin_whole",

@@ -42,6 +42,7 @@ HOT = (
     "proxy.streams.decoder",
     "proxy.telemetry.access_log", "proxy.telemetry.counters", "proxy.telemetry.recent_calls",
     "proxy.telemetry.recorder",
+    "proxy.wakeup",
     "resilience.capacity.caller_pacing", "resilience.capacity.concurrency_limit", "resilience.capacity.gate",
     "resilience.capacity.header_rate", "resilience.capacity.known_quota", "resilience.capacity.learned_rate",
     "resilience.capacity.pacer", "resilience.capacity.pacing", "resilience.capacity.quota_probes",

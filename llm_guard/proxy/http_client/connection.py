@@ -19,6 +19,7 @@ from llm_guard.proxy.http_client.interfaces import Inbox
 from llm_guard.proxy.http_client.response_parser import ResponseParser
 from llm_guard.proxy.kept_errors import raisable
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
+from llm_guard.proxy.wakeup import Wakeup
 
 _SMALL_BODY_BYTES = 1 << 16
 """Bodies up to this size are sent with the head in one write; larger ones block by block."""
@@ -52,7 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_drained", "_exchange", "_inbox", "_is_full", "_is_pumping", "_is_reused", "_is_upgraded", "_keeper", "_loop",
-        "_reader", "_taken_at", "_unsent", "_waiter", "expires_at", "gone", "has_transport", "is_paused", "pieces",
+        "_reader", "_taken_at", "_unsent", "arrival", "expires_at", "gone", "has_transport", "is_paused", "pieces",
         "tls", "transport", "unread",
     )  # fmt: skip
 
@@ -76,8 +77,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._exchange: UpstreamExchange | None = None
         self._taken_at = 0.0
         self._is_reused = self._is_upgraded = False
-        self._waiter: asyncio.Future[None] | None = None
-        """Wakes the task that waits for more of the response."""
+        self.arrival = Wakeup(self._loop)
+        """Awaited by the task that reads the response, until something has arrived or the exchange is over."""
         self._unsent: Iterator[Block | memoryview] | None = None
         """Unsent blocks of a large body."""
         self._is_full = self._is_pumping = False
@@ -106,16 +107,11 @@ class UpstreamConnection(asyncio.Protocol):
             while not exchange.status:
                 if exchange.error is not None:
                     raise raisable(exchange.error)
-                await self.next_arrival()
+                await self.arrival
         except asyncio.CancelledError:
             exchange.abort()
             raise
         return exchange
-
-    def next_arrival(self) -> asyncio.Future[None]:
-        """Returns a future that is done when something has arrived, or the exchange is over."""
-        self._waiter = waiter = self._loop.create_future()
-        return waiter
 
     def resume(self) -> None:
         """Resumes reading, after what had arrived was taken."""
@@ -158,32 +154,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._keeper.add(self)
 
     def data_received(self, data: bytes) -> None:
-        exchange, reader = self._exchange, self._reader
-        if exchange is None:
-            self._receive_unasked(data)
-            return
-        self.unread += len(data)
-        if not exchange.status:
-            reader.note_head(data)
-        try:
-            reader.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            if not reader.is_complete:
-                self._fail(truncated() if exchange.status else malformed(), error)
-                return
-            reader.is_kept = False  # a complete response is not affected by what comes after it
-        if not exchange.status:
-            self._note_head(exchange)
-        if reader.is_complete:
-            self._complete(exchange)
-        elif self.unread > _UNREAD_BYTES:
-            self._hold_back(exchange)
-        if (waiter := self._waiter) is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        self._receive(data)
+        self.arrival.wake()
 
     def eof_received(self) -> None:
         self._end(None)
@@ -208,6 +180,30 @@ class UpstreamConnection(asyncio.Protocol):
             self._pump()
 
     # the response
+
+    def _receive(self, data: bytes) -> None:
+        exchange, reader = self._exchange, self._reader
+        if exchange is None:
+            self._receive_unasked(data)
+            return
+        self.unread += len(data)
+        if not exchange.status:
+            reader.note_head(data)
+        try:
+            reader.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            if not reader.is_complete:
+                self._fail(truncated() if exchange.status else malformed(), error)
+                return
+            reader.is_kept = False  # a complete response is not affected by what comes after it
+        if not exchange.status:
+            self._note_head(exchange)
+        if reader.is_complete:
+            self._complete(exchange)
+        elif self.unread > _UNREAD_BYTES:
+            self._hold_back(exchange)
 
     def _note_head(self, exchange: UpstreamExchange) -> None:
         """Handles a head that may be complete: the response's, or that of an informational response before it."""
@@ -269,7 +265,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif error is None and exchange.status and not self._reader.is_framed:
             self._reader.is_kept = False
             self._complete(exchange)
-            self._wake()
+            self.arrival.wake_soon()
         else:
             self._fail(self._broken(exchange, error), error)
 
@@ -286,12 +282,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.end(b"".join(self.pieces), error)
         self.pieces.clear()
         self.abort()
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self.arrival.wake_soon()
 
     def _note_drained(self) -> None:
         if self._drained is not None and not self._drained.done():

@@ -44,7 +44,7 @@ class UpstreamExchange:
                 if connection.is_paused:
                     connection.resume()
                 return data
-            await connection.next_arrival()
+            await connection.arrival
         rest, self._rest = self._rest, b""
         if not rest and self.error is not None:
             raise raisable(self.error)

@@ -50,6 +50,7 @@ from llm_guard.routing.route_table import Route, RouteTable
 _log = structlog.get_logger("llm_guard.proxy.handler")
 _SMALL_BODY_BYTES = 1 << 17
 """Bodies up to this size are parsed in one go; larger ones piece by piece."""
+_POLL_S = 0.01
 
 
 class Handler:
@@ -174,8 +175,8 @@ class Handler:
     async def wait_idle(self, seconds: float) -> None:
         """Returns when no call is in flight, after `seconds` at the latest."""
         ends_at = self._clock.now() + seconds
-        while self._running and (left_s := ends_at - self._clock.now()) > 0:
-            await asyncio.wait(list(self._running), timeout=left_s)
+        while self._running and self._clock.now() < ends_at:
+            await self._clock.sleep(_POLL_S)
 
     def end_running(self) -> None:
         """Ends every call in flight: a stream with an error event, any other call with a refusal."""

@@ -19,7 +19,7 @@ from tests.fakes.waiting import eventually
 
 CALLS = 5
 MESSAGE = [{"role": "user", "content": "hello"}]
-CONNECTION = {"ClientConnection", "RequestParser", "RequestFields", "CallerDigests", "RequestHeaders"}
+CONNECTION = {"ClientConnection", "RequestParser", "Wakeup", "RequestFields", "CallerDigests", "RequestHeaders"}
 """What each connection of a client leaves: it and its parser refer to each other."""
 TRANSLATED = {"models": {"gpt": {"deployments": [{"upstream": "three"}]}}}
 

@@ -364,6 +364,51 @@ async def test_head_that_takes_too_long_is_refused(stand: Stand) -> None:
     assert transport.has_eof
 
 
+async def test_requests_of_a_connection_have_one_task(stand: Stand) -> None:
+    connection, transport = stand.connect()
+    before = asyncio.all_tasks()
+    connection.data_received(GET)
+    await settle()
+    (task,) = asyncio.all_tasks() - before
+    asyncio.get_running_loop().call_soon(connection.data_received, GET)
+    await asyncio.sleep(0)
+    assert transport.statuses == [200, 200]  # the second one within the callback that received it
+    assert asyncio.all_tasks() - before == {task}
+    connection.connection_lost(None)
+    await settle()
+    assert task.done()
+    assert not task.cancelled()
+
+
+async def test_call_that_was_cancelled_alone_leaves_its_connection(stand: Stand) -> None:
+    """As calls that are still running at the end of a drain are."""
+    stand.go_on.clear()
+    connection, transport = stand.connect()
+    connection.data_received(GET)
+    await settle()
+    assert connection.task is not None
+    connection.task.cancel()
+    await settle()
+    assert stand.cancelled == 1
+    assert ends(transport) == "closed"  # nothing was answered
+    connection.connection_lost(None)
+    await settle()
+    assert connection.task is None
+
+
+async def test_other_connections_are_served_between_pipelined_requests(stand: Stand) -> None:
+    (first, transport), (second, other) = stand.connect(), stand.connect()
+    first.data_received(GET * 20)
+    second.data_received(GET)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert other.statuses == [200]
+    assert len(transport.statuses) < 10
+    await settle()
+    await settle()
+    assert len(transport.statuses) == 20
+
+
 async def test_silent_connection_is_closed(stand: Stand) -> None:
     _, transport = stand.connect()
     stand.pass_s(14)

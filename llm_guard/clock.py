@@ -54,13 +54,19 @@ class TimeLimit:
     """
 
     __slots__ = (
-        "_at", "_call_at", "_cancelling", "_held_at", "_idle_s", "_is_over", "_look_at", "_now", "_stall_at",
+        "_at", "_call_at", "_cancelling", "_held_at", "_idle_s", "_is_over", "_look_at", "_loop", "_now", "_stall_at",
         "_stall_s", "_task", "_timer", "_timer_at", "_touched_at", "name",
     )  # fmt: skip
 
-    def __init__(self, now: Callable[[], float], call_at: Callable[[float, Callable[[], None]], Alarm]) -> None:
-        """`now` and `call_at` are methods of a clock."""
+    def __init__(
+        self,
+        now: Callable[[], float],
+        call_at: Callable[[float, Callable[[], None]], Alarm],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """`now` and `call_at` are methods of a clock. `loop` is the running loop, if the caller has it."""
         self._now = now
+        self._loop = loop
         self._call_at = call_at
         self._timer: Alarm | None = None
         self._timer_at = 0.0
@@ -121,7 +127,7 @@ class TimeLimit:
         self._arm_earlier(self._stall_at)
 
     def __enter__(self) -> Self:
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a limit is a task's")
         self._task = task
@@ -218,13 +224,11 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def call_at(self, at: float, act: Callable[[], None]) -> Alarm:
-        loop, now = get_running_loop(), monotonic()
+        loop, now = self._running_loop(), monotonic()
         if at - now < 1.0:
             return loop.call_later(max(0.0, at - now), act)
         if at == inf:
             return _FarAlarm(at, act, {})  # never due
-        if loop is not self._loop:
-            self._loop, self._seconds = loop, {}
         number = int(at)
         second = self._seconds.get(number)
         if second is None:
@@ -233,7 +237,15 @@ class SystemClock:
         return _FarAlarm(at, act, second)
 
     def limit(self) -> TimeLimit:
-        return TimeLimit(self.now, self.call_at)
+        return TimeLimit(self.now, self.call_at, self._running_loop())
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the loop, which is the same until it is closed: `get_running_loop` makes a system call each time."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop, self._seconds = get_running_loop(), {}
+            self._loop = loop
+        return loop
 
     def _begin(self, number: int) -> None:
         now, second = monotonic(), self._seconds.pop(number, {})

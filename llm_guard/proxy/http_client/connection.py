@@ -187,10 +187,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._receive_unasked(data)
             return
         self.unread += len(data)
-        if not exchange.status:
-            reader.note_head(data)
         try:
-            reader.parser.feed_data(data)
+            reader.feed(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:

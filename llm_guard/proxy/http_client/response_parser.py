@@ -23,9 +23,69 @@ _SPACE = 32
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _KEEP_ALIVE = re.compile(rb"timeout=([0-9]{1,6})", re.IGNORECASE)
 _NAMES_KEPT = 1024
+_END = b"\r\n\r\n"
+_PLAIN = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
+_STEADY = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
+"""Headers that mean something for the connection: a head in which one has changed is parsed."""
+_BODILESS = frozenset({204, 304})
+_MOST_DIGITS = 12
+_MOST_KEPT = 4
+"""So many heads of a connection are kept to recognize the next one: where they differ more, it would cost too much."""
 
 _names: dict[bytes, str] = {}
 """Header names as they were written, except those that `_note` must handle. Bounded, because upstreams choose them."""
+
+
+class RepeatedResponseHead:
+    """The lines of a head, by which the next one on the connection is recognized.
+
+    A provider's heads differ in the values of a few headers, and comparing lines costs a third of parsing them. Only a
+    whole response is recognized, with the same status line and names, a length, and plain values where they differ.
+    """
+
+    __slots__ = ("_beginnings", "_headers", "_length_at", "_lines", "keep_alive_s", "reason", "status")
+
+    def __init__(self, lines: list[bytes], response: ResponseParser, length_at: int) -> None:
+        self.status, self.reason = response.status, response.reason
+        self._lines = lines
+        self._headers = response.headers
+        self._length_at = length_at
+        """Index of Content-Length among the headers."""
+        names = [name.lower() for name, _ in response.headers]
+        self.keep_alive_s = response.keep_alive_s if "keep-alive" in names else None
+        self._beginnings = [b""]
+        """The part of each line before its value; empty if the line must not change."""
+        for lower, (name, _) in zip(names, response.headers, strict=True):
+            self._beginnings.append(b"" if lower in _STEADY else name.encode("latin-1") + b": ")
+
+    @classmethod
+    def of(cls, data: bytes, response: ResponseParser) -> RepeatedResponseHead | None:
+        """Returns the head of a response that was parsed from `data`. None if `data` is more or less than this one
+        response, or has no length."""
+        lines = data.partition(_END)[0].split(b"\r\n")
+        lengths = [at for at, (name, _) in enumerate(response.headers) if name.lower() == "content-length"]
+        if len(lengths) != 1 or len(lines) != len(response.headers) + 1 or response.status in _BODILESS:
+            return None
+        found = cls(lines, response, lengths[0])
+        return found if found.split(data) is not None else None
+
+    def split(self, data: bytes) -> tuple[Headers, bytes] | None:
+        """Returns the headers and the body of a response, if `data` is exactly one with this head."""
+        head, end, body = data.partition(_END)
+        lines, mine = head.split(b"\r\n"), self._lines
+        if not end or len(head) > _MAX_FIELD_BYTES or len(lines) != len(mine):
+            return None
+        headers = list(self._headers)
+        for at, line in enumerate(lines):
+            if line != mine[at]:
+                begins = self._beginnings[at]
+                value = line[len(begins) :]
+                if not begins or not line.startswith(begins) or _PLAIN.fullmatch(value) is None:
+                    return None
+                headers[at - 1] = (headers[at - 1][0], value.decode("latin-1"))
+        length = headers[self._length_at][1]
+        is_whole = len(length) <= _MOST_DIGITS and length.isdecimal() and int(length) == len(body)
+        return (tuple(headers), body) if is_whole else None
 
 
 class ResponseParser:
@@ -40,7 +100,9 @@ class ResponseParser:
         "_is_head",
         "_is_upgrade",
         "_is_usual",
+        "_kept",
         "_reason",
+        "_repeated",
         "has_interim",
         "headers",
         "is_complete",
@@ -78,6 +140,10 @@ class ResponseParser:
         self._fields: list[tuple[str, str]] = []
         self._reason = b""
         self._codings = self._interims = 0
+        self._repeated: RepeatedResponseHead | None = None
+        """The latest head that was kept."""
+        self._kept = 0
+        """Number of heads that were kept."""
         self.parser = httptools.HttpResponseParser(self)
 
     def expect(self, *, is_head: bool, is_upgrade: bool) -> None:
@@ -86,11 +152,33 @@ class ResponseParser:
         self.status = self._head_bytes = self._interims = 0
         self.is_complete = False
 
-    def note_head(self, data: bytes) -> None:
-        """Notes bytes with which the head begins or continues, before the parser is fed."""
-        if not self._head_bytes:
+    def feed(self, data: bytes) -> None:
+        """Parses bytes. Raises HttpParserUpgrade after a switch of protocols, HttpParserError if they are invalid."""
+        is_first = not self._head_bytes
+        if not self.status:
+            self._head_bytes += len(data)
+        if is_first:
+            if self._repeated is not None and self._take_repeated(self._repeated, data):
+                return
             self._is_usual = data.startswith(_USUAL)
-        self._head_bytes += len(data)
+        self.parser.feed_data(data)
+        if is_first and self.is_complete and self.is_kept and self._kept < _MOST_KEPT and not self._interims:
+            self._kept += 1
+            self._repeated = RepeatedResponseHead.of(data, self)
+
+    def _take_repeated(self, head: RepeatedResponseHead, data: bytes) -> bool:
+        """Takes a response that is recognized, and returns True. llhttp is not involved: it waits for the next one
+        already."""
+        if self._is_head or self._is_upgrade or (parts := head.split(data)) is None:
+            return False
+        self.headers, body = parts
+        self.status, self.reason = head.status, head.reason
+        if head.keep_alive_s is not None:
+            self.keep_alive_s = head.keep_alive_s
+        if body:
+            self.on_body(body)
+        self.is_complete = True
+        return True
 
     @property
     def is_framed(self) -> bool:

@@ -24,9 +24,7 @@ def read(*segments: bytes, is_head: bool = False, is_upgrade: bool = False) -> t
 def feed(reader: ResponseParser, *segments: bytes) -> bool:
     try:
         for segment in segments:
-            if not reader.status:
-                reader.note_head(segment)
-            reader.parser.feed_data(segment)
+            reader.feed(segment)
     except httptools.HttpParserError:
         return False
     return True

@@ -43,12 +43,8 @@ def test_every_module_is_there_and_has_much_to_be_compiled() -> None:
     assert len(found.methods) > 250
 
 
-NOT_COMPILED = {
-    "admin.http.router", "app", "dialects.__init__", "log.writer", "proxy.http_server.binding",
-    "resilience.capacity.rate_limit_headers",
-}  # fmt: skip
-"""Most of these have only a line or two of the path. `tests.sweep` replaces a class of `log.writer`; gateways exchange
-classes of `rate_limit_headers`."""
+NOT_COMPILED = {"log.writer", "resilience.capacity.rate_limit_headers"}
+"""`tests.sweep` replaces a class of `log.writer`; gateways exchange classes of `rate_limit_headers`."""
 
 
 def test_no_dataclass_that_is_compiled_is_extended_in_python() -> None:

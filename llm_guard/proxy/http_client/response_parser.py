@@ -69,7 +69,7 @@ class RepeatedResponseHead:
         found = cls(lines, response, lengths[0])
         return found if found.split(data) is not None else None
 
-    def split(self, data: bytes) -> tuple[Headers, bytes] | None:
+    def split(self, data: bytes) -> tuple[tuple[tuple[str, str], ...], bytes] | None:
         """Returns the headers and the body of a response, if `data` is exactly one with this head."""
         head, end, body = data.partition(_END)
         lines, mine = head.split(b"\r\n"), self._lines

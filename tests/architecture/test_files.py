@@ -6,8 +6,12 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from compiling.program import HOT
+
 PACKAGE = Path(__file__).parents[2] / "llm_guard"
 MAX_LINES = 350
+MAX_LINES_ON_THE_PATH = 600
+"""Of the modules that every call passes through: few files are read to follow one (`benchmarks.call_path`)."""
 BANNED = ("manager", "helper", "util", "handle_data")
 
 SOURCES = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
@@ -36,7 +40,10 @@ def test_file_docstring_states_what_it_owns() -> None:
 
 
 def test_file_can_be_read_in_one_sitting() -> None:
-    too_long = {name: lines for name, source in SOURCES.items() if (lines := len(source.splitlines())) > MAX_LINES}
+    on_the_path = {f"{module.replace('.', '/')}.py" for module in HOT}
+    limits = {name: MAX_LINES_ON_THE_PATH if name in on_the_path else MAX_LINES for name in SOURCES}
+    lines = {name: len(source.splitlines()) for name, source in SOURCES.items()}
+    too_long = {name: count for name, count in lines.items() if count > limits[name]}
     assert not too_long, "each owns more than one thing"
 
 

@@ -19,7 +19,6 @@ PACKAGE = "llm_guard"
 HOT = (
     "clock", "outcome",
     "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",
-    "dialects.openai_media",
     "dialects.response_schemas", "dialects.resume.base",
     "dialects.sse", "dialects.sse_framing",
     "proxy.attempts.admission", "proxy.attempts.attempt_loop", "proxy.attempts.candidate_selection",

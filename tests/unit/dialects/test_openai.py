@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from llm_guard.dialects import openai, openai_media
-from llm_guard.dialects.openai import ChatReader, ResponsesReader, stream_reader
-from llm_guard.dialects.openai_media import OtherReader
+from llm_guard.dialects import openai
+from llm_guard.dialects.openai import ChatReader, OtherReader, ResponsesReader, stream_reader
 from llm_guard.dialects.sse import (
     END,
     FILLER,
@@ -326,13 +325,13 @@ def test_usage_has_a_trailer_without_choices() -> None:
 
 @pytest.mark.parametrize("count", [-1, "3", 3.5, True, None])
 def test_nonsense_is_not_counted_as_tokens(count: object) -> None:
-    assert openai_media.usage_in({"usage": {"prompt_tokens": count, "completion_tokens": 2}}) == Usage(None, 2)
+    assert openai.usage_in({"usage": {"prompt_tokens": count, "completion_tokens": 2}}) == Usage(None, 2)
 
 
 def test_usage_of_a_responses_object_is_counted_too() -> None:
-    assert openai_media.usage_in({"usage": {"input_tokens": 5, "output_tokens": 6}}) == Usage(5, 6)
-    assert openai_media.usage_in({"usage": "much"}) is None
-    assert openai_media.usage_in({}) is None
+    assert openai.usage_in({"usage": {"input_tokens": 5, "output_tokens": 6}}) == Usage(5, 6)
+    assert openai.usage_in({"usage": "much"}) is None
+    assert openai.usage_in({}) is None
 
 
 @pytest.mark.parametrize(
@@ -508,5 +507,5 @@ def test_error_event_is_one_event_that_the_readers_take_for_an_error(text: str) 
 def test_tokens_read_from_the_cache_are_counted(names: tuple[str, str]) -> None:
     given, made = names
     usage = {f"{given}_tokens": 9, f"{made}_tokens": 1, f"{given}_tokens_details": {"cached_tokens": 8}}
-    assert openai_media.usage_in({"usage": usage}) == Usage(9, 1, 8)
-    assert openai_media.usage_in({"usage": {**usage, f"{given}_tokens_details": None}}) == Usage(9, 1, None)
+    assert openai.usage_in({"usage": usage}) == Usage(9, 1, 8)
+    assert openai.usage_in({"usage": {**usage, f"{given}_tokens_details": None}}) == Usage(9, 1, None)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from llm_guard.dialects.anthropic import EventsReader
-from llm_guard.dialects.openai_media import OtherReader
+from llm_guard.dialects.openai import OtherReader
 from llm_guard.dialects.sse import END, FILLER, TOKEN, SseEvent, StreamObserver, StreamReader, Usage
 
 

@@ -18,9 +18,9 @@ PACKAGE = "llm_guard"
 # `resilience.capacity.fair_queue`: fleets extend its dataclasses, and Python does not set fields of a C type.
 HOT = (
     "clock", "outcome",
-    "dialects.anthropic", "dialects.event_inspection", "dialects.event_json", "dialects.openai",
+    "dialects.anthropic", "dialects.event_inspection", "dialects.sse", "dialects.openai",
     "dialects.response_schemas", "dialects.resume.base",
-    "dialects.sse", "dialects.sse_framing",
+    "dialects.sse_framing",
     "proxy.attempts.admission", "proxy.attempts.attempt_loop", "proxy.attempts.candidate_selection",
     "proxy.attempts.first_response", "proxy.attempts.hedging", "proxy.attempts.release",
     "proxy.attempts.upstream_attempt",

@@ -11,12 +11,25 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
-from llm_guard.dialects.event_json import count_of, dict_of, list_of, object_in
 from llm_guard.dialects.prefill import BEGINNING, QUESTION, QUESTION_TOKENS
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, resource
 from llm_guard.dialects.resume.messages import MessagesTranscript
 from llm_guard.dialects.resume.transcript import Prefill, Transcript
-from llm_guard.dialects.sse import FILLER, MALFORMED, NOTHING, PROGRESS, TOKEN, Mark, SseEvent, StreamReader, Usage
+from llm_guard.dialects.sse import (
+    FILLER,
+    MALFORMED,
+    NOTHING,
+    PROGRESS,
+    TOKEN,
+    Mark,
+    SseEvent,
+    StreamReader,
+    Usage,
+    count_of,
+    dict_of,
+    list_of,
+    object_in,
+)
 from llm_guard.outcome import Refusal
 
 OWN_PATHS: tuple[str, ...] = ("/v1/messages", "/v1/complete")

@@ -12,7 +12,6 @@ from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 from llm_guard.dialects.event_inspection import KEEP_ALIVE, has_content
-from llm_guard.dialects.event_json import count_of, dict_of, list_of, object_in
 from llm_guard.dialects.prefill import BEGINNING, QUESTION, QUESTION_TOKENS
 from llm_guard.dialects.response_schemas import Items, ResponseSchema, has_broken_off, resource
 from llm_guard.dialects.resume.chat import ChatTranscript, with_beginning
@@ -30,6 +29,10 @@ from llm_guard.dialects.sse import (  # fmt: skip
     SseEvent,
     StreamReader,
     Usage,
+    count_of,
+    dict_of,
+    list_of,
+    object_in,
 )
 from llm_guard.outcome import Refusal
 

@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from llm_guard.dialects.event_json import dict_of
+from llm_guard.dialects.sse import dict_of
 from llm_guard.dialects.translation.wire_json import encode, object_of
 
 MOST_FRAME_BYTES = 16 << 20

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
-from llm_guard.dialects.event_json import object_in
 from llm_guard.dialects.resume.text_join import TextJoin
 from llm_guard.dialects.resume.transcript import MAX_TEXT, Splice, Transcript
-from llm_guard.dialects.sse import SseEvent, Usage, events_in
+from llm_guard.dialects.sse import SseEvent, Usage, events_in, object_in
 
 _PLACES = 10_000
 """Bound for indices, more than any response has of choices, blocks, items or parts: code counts up to an index."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llm_guard.dialects.event_json import object_in
 from llm_guard.dialects.resume.base import Body, StreamTally, TalliedTranscript, index_in, mapping, text_in
-from llm_guard.dialects.sse import SseEvent
+from llm_guard.dialects.sse import SseEvent, object_in
 
 TextPath = tuple[str | int, ...]
 """Location of a text in a choice, such as ("content",) or ("tool_calls", 0, "arguments")."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from llm_guard.dialects.event_json import count_of, dict_of, list_of
+from llm_guard.dialects.sse import count_of, dict_of, list_of
 from llm_guard.dialects.translation.canonical import JsonObject, ResponseSink, StopCause, TokenCounts, stop_with_calls
 from llm_guard.dialects.translation.identifiers import MESSAGES_NAME_LENGTH, NameMap, valid_id
 from llm_guard.dialects.translation.wire_json import decode, encode

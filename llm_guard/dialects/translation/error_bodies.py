@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llm_guard.dialects import DialectName
-from llm_guard.dialects.event_json import dict_of
+from llm_guard.dialects.sse import dict_of
 from llm_guard.dialects.translation.canonical import JsonObject
 from llm_guard.dialects.translation.wire_json import encode, value_of
 

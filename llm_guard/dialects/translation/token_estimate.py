@@ -6,7 +6,7 @@ Clients decide by the count when to compact a conversation, so that tools and re
 from __future__ import annotations
 
 from llm_guard.dialects import DialectName
-from llm_guard.dialects.event_json import dict_of
+from llm_guard.dialects.sse import dict_of
 from llm_guard.dialects.translation.canonical import JsonObject
 from llm_guard.dialects.translation.wire_json import decode, encode
 

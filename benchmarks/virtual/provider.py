@@ -17,8 +17,8 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Headers
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_client.errors import UpstreamError
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 CALL_HEADER = "x-benchmark-call"

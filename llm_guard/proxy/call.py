@@ -10,8 +10,8 @@ from llm_guard.dialects import DialectName
 from llm_guard.dialects.resume.transcript import ResumeMode
 from llm_guard.dialects.sse import StreamObserver, Usage
 from llm_guard.outcome import Disposition, Exhausted, Failure, Refusal, RefusedBy
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import BufferedBody
 from llm_guard.proxy.translation.interfaces import AttemptTranslator, CallTranslator
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call, Headers
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.authorization import key_header

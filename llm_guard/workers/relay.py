@@ -11,7 +11,7 @@ from llm_guard.clock import Clock
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
+from llm_guard.proxy.http_client.http1 import RequestHeaders, request_head
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.websocket_tunnel import tunnel

@@ -17,7 +17,7 @@ from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client import connection as upstream_connection
 from llm_guard.proxy.http_client import origin_pool as origin_module
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from tests.chaos.sinks import never_reading, pouring
 from tests.fakes.provider import END, Close, Hold, Pause, Reset, Respond, ScriptedProvider, Step, chunk, stream_head
 from tests.fakes.provider import whole as answer

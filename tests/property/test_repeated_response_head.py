@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.proxy.http_client.response_parser import ResponseParser
+from llm_guard.proxy.http_client.http1 import ResponseParser
 from tests.effort import repeated
 
 STATUS_LINES = (

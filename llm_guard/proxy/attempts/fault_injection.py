@@ -18,8 +18,8 @@ from llm_guard.dialects import DIALECTS, DialectName
 from llm_guard.outcome import Disposition, FailureKind, Refusal
 from llm_guard.proxy.call import Attempt, Call, Exchange, Headers, endpoint_of
 from llm_guard.proxy.http_client.connection_pool import UpstreamError, UpstreamOrigin
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.routing.route_table import Target
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from llm_guard.proxy.call import Exchange
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing, RequestAuthorizer
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 if TYPE_CHECKING:

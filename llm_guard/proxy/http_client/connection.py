@@ -1,6 +1,6 @@
 """One connection to an upstream, as an asyncio protocol: one request at a time and its response, with back-pressure.
 
-`proxy.http_client.request_writer` and `proxy.http_client.response_parser` handle HTTP, `proxy.http_client.origin_pool`
+`proxy.http_client.http1` and `proxy.http_client.http1` handle HTTP, `proxy.http_client.origin_pool`
 makes and keeps connections.
 """
 
@@ -15,8 +15,8 @@ import httptools
 
 from llm_guard.proxy.http_client.errors import UpstreamError, disconnected, malformed, retired, truncated, unsendable
 from llm_guard.proxy.http_client.exchange import UpstreamExchange
+from llm_guard.proxy.http_client.http1 import ResponseParser
 from llm_guard.proxy.http_client.interfaces import Inbox
-from llm_guard.proxy.http_client.response_parser import ResponseParser
 from llm_guard.proxy.kept_errors import raisable
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 from llm_guard.proxy.wakeup import Wakeup

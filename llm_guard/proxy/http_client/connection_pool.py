@@ -18,9 +18,9 @@ from llm_guard.proxy.http_client.authorized_origin import AuthorizedOrigin
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import UpstreamError, unsendable
 from llm_guard.proxy.http_client.forward_proxy import ProxiedOrigin, proxy_for
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing, RequestAuthorizer
 from llm_guard.proxy.http_client.origin_pool import Origin, host_of
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.tls import system_context
 

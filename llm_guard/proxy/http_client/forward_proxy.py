@@ -32,8 +32,8 @@ from llm_guard.proxy.http_client.errors import (
     truncated,
     unsendable,
 )
+from llm_guard.proxy.http_client.http1 import RequestHeaders, request_head
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 _STALE_WITHIN_S = 1.0

@@ -16,8 +16,8 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client.connection import UpstreamConnection
 from llm_guard.proxy.http_client.errors import connecting_failed
+from llm_guard.proxy.http_client.http1 import RequestHeaders, request_head
 from llm_guard.proxy.http_client.interfaces import Dialing
-from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
 from llm_guard.proxy.request_body.interfaces import FileBody
 
 _IDLE_S = 15.0

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.headers import value_of
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.trace_context import Parent, TraceContext, is_kept, parse_traceparent, traceparent
 
 _PARENT = "traceparent"

@@ -11,7 +11,7 @@ from llm_guard.outcome import Failure
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.request_annotations import plain_bytes
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest

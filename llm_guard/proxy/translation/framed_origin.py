@@ -7,8 +7,8 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import value_of
 from llm_guard.proxy.http_client.connection_pool import UpstreamError, UpstreamOrigin
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing, Inbox, Wire
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.content_encoding import is_coded
 from llm_guard.proxy.request_body.interfaces import FileBody
 

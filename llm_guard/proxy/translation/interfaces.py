@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llm_guard.dialects import DialectName
 from llm_guard.outcome import Failure, Refusal
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.route_table import Target
 

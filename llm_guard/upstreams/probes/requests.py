@@ -13,7 +13,7 @@ from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.headers import lower_names
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.routing.authorization import key_header
 from llm_guard.routing.upstream import Upstream
 

@@ -15,8 +15,8 @@ from llm_guard.outcome import Category, FailureKind
 from llm_guard.proxy.attempts.fault_injection import FaultEffect, FaultInjector, InjectedFault
 from llm_guard.proxy.call import Attempt, Call, Exchange
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.translation.attempt import TranslatedAttempt
 from llm_guard.resilience.classification.classify import classify_answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.http_client import request_writer as module
+from llm_guard.proxy.http_client import http1 as module
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.forward_proxy import _readable, proxy_for
-from llm_guard.proxy.http_client.request_writer import RequestHeaders, request_head
+from llm_guard.proxy.http_client.http1 import RequestHeaders, request_head
 from llm_guard.routing.upstream import Upstream
 
 

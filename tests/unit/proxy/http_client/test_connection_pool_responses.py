@@ -5,8 +5,8 @@ from __future__ import annotations
 import httptools
 import pytest
 
-from llm_guard.proxy.http_client import response_parser
-from llm_guard.proxy.http_client.response_parser import ResponseParser
+from llm_guard.proxy.http_client import http1
+from llm_guard.proxy.http_client.http1 import ResponseParser
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
@@ -219,5 +219,5 @@ def test_one_answer_leaves_nothing_to_the_next() -> None:
 def test_names_that_upstreams_invent_are_not_stored_for_ever() -> None:
     for number in range(3000):
         read(OK + b"x-made-up-%d: 1\r\n" % number + LENGTH_1)
-    assert len(response_parser._names) <= 1024
+    assert len(http1._names) <= 1024
     assert read(OK + b"x-made-up-2999: 1\r\n" + LENGTH_1)[0].headers[0][0] == "x-made-up-2999"

@@ -8,7 +8,7 @@ import pytest
 
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.proxy.http_client.request_writer import RequestHeaders
+from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.translation.framed_origin import FramedExchange, FramedOrigin
 from tests.fakes.event_frames import chunk_frame
 from tests.fakes.script import OpenExchange

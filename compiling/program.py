@@ -26,7 +26,7 @@ HOT = (
     "proxy.attempts.upstream_attempt",
     "proxy.call", "proxy.caller_digests", "proxy.caller_identity", "proxy.client_keys.authentication",
     "proxy.client_keys.digests", "proxy.handler", "proxy.headers",
-    "proxy.http_client.connection", "proxy.http_client.connection_pool", "proxy.http_client.exchange",
+    "proxy.http_client.connection", "proxy.http_client.connection_pool",
     "proxy.http_client.origin_pool", "proxy.http_client.http1",
     "proxy.http_server.connection", "proxy.http_server.listener", "proxy.http_server.repeated_head",
     "proxy.http_server.request",

@@ -27,7 +27,7 @@ HOT = (
     "proxy.call", "proxy.caller_digests", "proxy.caller_identity", "proxy.client_keys.authentication",
     "proxy.client_keys.digests", "proxy.handler", "proxy.headers",
     "proxy.http_client.connection", "proxy.http_client.connection_pool",
-    "proxy.http_client.origin_pool", "proxy.http_client.http1",
+    "proxy.http_client.http1",
     "proxy.http_server.connection", "proxy.http_server.listener", "proxy.http_server.repeated_head",
     "proxy.http_server.request",
     "proxy.http_server.request_fields", "proxy.http_server.request_parser", "proxy.http_server.response_writer",

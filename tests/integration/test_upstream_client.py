@@ -15,7 +15,7 @@ import uvloop
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.call import Exchange
 from llm_guard.proxy.http_client import connection as upstream_connection
-from llm_guard.proxy.http_client import origin_pool as origin_module
+from llm_guard.proxy.http_client import connection_pool as origin_module
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.http_client.http1 import RequestHeaders
 from tests.chaos.sinks import never_reading, pouring

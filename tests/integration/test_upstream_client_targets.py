@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from llm_guard.outcome import FailureKind
-from llm_guard.proxy.http_client import origin_pool as origin_module
+from llm_guard.proxy.http_client import connection_pool as origin_module
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from tests.chaos.sinks import TlsProvider, refusing
 from tests.fakes.provider import END, Hold, Reset, ScriptedProvider, chunk, stream_head, whole

@@ -1,7 +1,7 @@
 """Connections to one origin through a forward proxy, as configured by `HTTPS_PROXY` and related variables.
 
 Uses aiohttp's ClientSession, which supports proxies, and maps its errors to failure kinds. It costs five times as much
-as `proxy.http_client.origin_pool`, which is acceptable because proxies are rare.
+as `proxy.http_client.connection_pool`, which is acceptable because proxies are rare.
 """
 
 from __future__ import annotations

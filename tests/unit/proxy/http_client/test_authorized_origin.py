@@ -9,10 +9,9 @@ import pytest
 
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.http_client.authorized_origin import with_parameters
-from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
+from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError, host_of
 from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.proxy.http_client.interfaces import Dialing
-from llm_guard.proxy.http_client.origin_pool import host_of
 from llm_guard.proxy.request_body.interfaces import FileBody
 from tests.fakes.provider import ScriptedProvider, whole
 

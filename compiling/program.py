@@ -28,7 +28,7 @@ HOT = (
     "proxy.client_keys.digests", "proxy.handler", "proxy.headers",
     "proxy.http_client.connection", "proxy.http_client.connection_pool",
     "proxy.http_client.http1",
-    "proxy.http_server.connection", "proxy.http_server.listener", "proxy.http_server.repeated_head",
+    "proxy.http_server.connection", "proxy.http_server.repeated_head",
     "proxy.http_server.request",
     "proxy.http_server.request_fields", "proxy.http_server.request_parser", "proxy.http_server.response_writer",
     "proxy.request_annotations",

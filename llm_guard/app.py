@@ -50,7 +50,7 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, listen, listener_settings
-from llm_guard.proxy.http_server.listener import Listener, Mounts, Serve
+from llm_guard.proxy.http_server.connection import Listener, Mounts, Serve
 from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.counters import CallCounters

@@ -15,7 +15,7 @@ from llm_guard.admin.http.operator_token import OperatorToken
 from llm_guard.clock import SystemClock
 from llm_guard.config import CommandLineOverrides, Config, ConfigError, config_text, problem_at
 from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, hold, listen, listener_settings
-from llm_guard.proxy.http_server.listener import Listener
+from llm_guard.proxy.http_server.connection import Listener
 from llm_guard.worker_thread import WorkerThread
 from llm_guard.workers.admin_api import AdminApi
 from llm_guard.workers.agreement import AGREE_S

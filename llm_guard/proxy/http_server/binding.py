@@ -1,6 +1,6 @@
 """Binds a listener to its address, and computes its settings.
 
-Owns sockets and file descriptors; `proxy.http_server.listener` handles the connections.
+Owns sockets and file descriptors; `proxy.http_server.connection` handles the connections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from llm_guard.config import Config, Server
-from llm_guard.proxy.http_server.listener import Listener, ListenerSettings
+from llm_guard.proxy.http_server.connection import Listener, ListenerSettings
 
 _log = structlog.get_logger("llm_guard.proxy.http_server.binding")
 

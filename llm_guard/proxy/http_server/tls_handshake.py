@@ -12,8 +12,7 @@ from typing import cast
 
 import structlog
 
-from llm_guard.proxy.http_server.connection import ClientConnection
-from llm_guard.proxy.http_server.listener import Listener
+from llm_guard.proxy.http_server.connection import ClientConnection, Listener
 from llm_guard.proxy.http_server.response_writer import bare_answer
 from llm_guard.proxy.request_body.fields import BadRequest
 

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.proxy.http_server.connection import ClientConnection
-from llm_guard.proxy.http_server.listener import Listener, ListenerSettings, Mounts
+from llm_guard.proxy.http_server.connection import ClientConnection, Listener, ListenerSettings, Mounts
 from llm_guard.proxy.http_server.request import Request
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.request_body.model_field import BadRequest

@@ -14,8 +14,7 @@ from llm_guard.dialects import DialectName
 from llm_guard.mock.load_retries import SdkRetries
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_client.interfaces import Inbox
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 Outcome = Literal["served", "refused", "broken", "left"]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.proxy.http_server.repeated_head import RepeatedHead
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_parser import RequestParser
+from llm_guard.proxy.http_server.request import RepeatedHead, Request, RequestParser
 from llm_guard.proxy.request_body.fields import BadRequest
 from tests.effort import repeated
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from llm_guard.proxy.call import Headers
 from llm_guard.proxy.http_client.interfaces import Inbox
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 
 MOST_BYTES = 64 * 1024**2

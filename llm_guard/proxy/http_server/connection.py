@@ -17,8 +17,7 @@ import structlog
 
 from llm_guard.clock import Alarm, Clock
 from llm_guard.proxy.http_client.interfaces import Inbox
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_parser import RequestParser
+from llm_guard.proxy.http_server.request import Request, RequestParser
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, bare_answer
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.wakeup import Wakeup

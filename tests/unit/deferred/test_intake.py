@@ -10,7 +10,7 @@ import pytest
 from llm_guard.deferred import serialization
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.cache.response_buffer import ResponseBuffer
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import RequestFields
 from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.spool import Spool
 from llm_guard.proxy.request_body.spooled_body import SpooledBody

@@ -12,8 +12,7 @@ import pytest
 
 from llm_guard.proxy import status_endpoint
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
 from llm_guard.proxy.status_endpoint import BEAT_S, MAX_PER_KEY, STATUS_PATH, StatusEndpoint
 from llm_guard.resilience.client_keys.scope import KeyScope

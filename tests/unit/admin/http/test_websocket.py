@@ -17,8 +17,7 @@ from llm_guard.admin.http.websocket import (
     ping_frame,
     text_frame,
 )
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 MASK = b"\x01\x02\x03\xfe"

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.proxy.http_server.request import Request, check_head, objection
-from llm_guard.proxy.http_server.request_fields import RequestFields
-from llm_guard.proxy.http_server.request_parser import RequestParser
+from llm_guard.proxy.http_server.request import Request, RequestFields, RequestParser, check_head, objection
 from llm_guard.proxy.request_body.model_field import BadRequest
 
 HOST = (b"Host", b"gateway.test:8080")

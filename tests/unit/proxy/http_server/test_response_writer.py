@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter, bare_answer
 from llm_guard.proxy.request_body.model_field import BadRequest
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.resilience.streams.settings import KeepAliveSettings

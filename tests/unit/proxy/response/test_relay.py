@@ -11,8 +11,7 @@ import pytest
 from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
 from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.streams.decoder import view_of

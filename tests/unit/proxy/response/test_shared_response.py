@@ -8,8 +8,7 @@ from typing import cast
 
 from llm_guard.outcome import Failure
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.http_server.request_fields import RequestFields
+from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED, CLIENT_STALLED, ENDED_BY_DRAIN
 from llm_guard.proxy.response.shared_response import SharedResponse, send_shared

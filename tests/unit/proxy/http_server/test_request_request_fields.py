@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_guard.proxy.caller_digests import digests_of
-from llm_guard.proxy.http_server.request_fields import RawFields, RequestFields
+from llm_guard.proxy.http_server.request import RawFields, RequestFields
 from llm_guard.proxy.request_body.fields import BadRequest
 
 NAMES = st.sampled_from([b"Host", b"Content-Length", b"content-length", b"Authorization", b"X-A", b"X_A"])

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote_plus
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import astuple
 
 from llm_guard.proxy.gc_pause import uncollected
 from llm_guard.proxy.request_body.content_encoding import deflater, inflate, is_coded
@@ -22,10 +24,7 @@ from llm_guard.proxy.request_body.fields import (
     BadRequest,
     BodyFields,
     JsonFields,
-    body_fields,
-    checked_model,
-    json_fields,
-    no_string,
+    inputs_in_list,
 )
 from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, boundary
 from llm_guard.resilience.memo import Memo
@@ -312,3 +311,78 @@ def form_fields(scan: MultipartScanner) -> BodyFields:
         return BodyFields(model, is_stream, 1, 1, False, response_format, may_stream, is_model_doubled=is_doubled)
     except UnicodeDecodeError:
         raise BadRequest(400, "invalid_model", "`model` must be UTF-8 text", "model") from None
+
+
+_NUMBERS_AND_TEXT = frozenset({int, float, str})
+_MOST_TOKENS = 1 << 31
+
+
+def json_fields(value: dict[str, Any]) -> JsonFields:
+    """Returns the fields that are read, of an object with these members."""
+    return msgspec.convert(value, JsonFields)
+
+
+def body_fields(fields: JsonFields) -> BodyFields:
+    """Returns the fields of a JSON object. Raises BadRequest if its model is not a valid name."""
+    (
+        model, stream, max_tokens, max_completion_tokens, max_output_tokens, n,
+        previous_response, conversation, background, store, prompt, inputs,
+    ) = astuple(fields)  # fmt: skip
+    is_bound = _says(previous_response) or _says(conversation)
+    return BodyFields(
+        None if model is None else _model_of(model),
+        stream is True,
+        n if type(n) is int and 0 < n < 1000 else 1,
+        inputs_in(prompt) if prompt else 1,
+        is_bound,
+        "",
+        type(stream) in _NUMBERS_AND_TEXT and bool(stream),
+        token_limit(max_tokens or max_completion_tokens or max_output_tokens),
+        is_bound or _says(background) or _says(store),
+        False,
+        inputs_in(prompt if inputs is UNSET else inputs),
+    )
+
+
+def token_limit(number: Any) -> int:
+    """Returns a limit of the output tokens, as it is written in a body; 0: there is none, or it is not a number."""
+    return number if type(number) is int and 0 < number < _MOST_TOKENS else 0
+
+
+def inputs_in(value: Any) -> int:
+    """Returns the number of inputs in a field `input` or `prompt`; 0: unknown, as for lists of objects, which at some
+    endpoints are parts of one input. A list of numbers is one tokenized input."""
+    if type(value) is str:
+        return 1
+    if type(value) is not list or not value:
+        return 0
+    return inputs_in_list(value[0], len(value))
+
+
+def checked_model(model: str) -> str:
+    """Returns `model` if it is a valid name, else raises BadRequest."""
+    if not 0 < len(model) <= MAX_MODEL_CHARS:
+        raise BadRequest(400, "invalid_model", f"`model` must have 1 to {MAX_MODEL_CHARS} characters", "model")
+    return model
+
+
+def no_string() -> BadRequest:
+    return BadRequest(400, "invalid_model", "`model` must be a string", "model")
+
+
+def _model_of(model: Any) -> str | None:
+    """Returns the name in a field `model`; None if that is an object without one. Raises BadRequest."""
+    if type(model) is dict:
+        named = {model[name] for name in NAMES_IN_MODEL if type(model.get(name)) is str}
+        if len(named) > 1:
+            raise no_string()
+        if not named:
+            return None
+        model = named.pop()
+    if type(model) is not str:
+        raise no_string()
+    return checked_model(model)
+
+
+def _says(value: Any) -> bool:
+    return value is not None and value is not False and value != ""

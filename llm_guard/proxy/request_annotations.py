@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.request_body.duplicate_models import check_single_model
 from llm_guard.proxy.request_body.fields import BodyFields
-from llm_guard.proxy.request_body.model_field import model_in_query
+from llm_guard.proxy.request_body.model_field import check_single_model, model_in_query
 from llm_guard.resilience.retry.idempotency import Repeatable
 
 

@@ -12,10 +12,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from llm_guard.proxy.gc_pause import uncollected
-from llm_guard.proxy.request_body.duplicate_models import is_naming, names_more_models
 from llm_guard.proxy.request_body.fields import FIELDS, BodyFields
 from llm_guard.proxy.request_body.input_counter import InputCount
-from llm_guard.proxy.request_body.model_field import body_fields, invalid_json, json_fields, read_json, span_of_model
+from llm_guard.proxy.request_body.model_field import (
+    body_fields,
+    invalid_json,
+    is_naming,
+    json_fields,
+    names_more_models,
+    read_json,
+    span_of_model,
+)
 
 _READ_BYTES = 1 << 14
 """Bytes that must have arrived before the next part is read, so that little is read twice."""

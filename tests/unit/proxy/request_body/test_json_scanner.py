@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.proxy.request_body import json_scanner
-from llm_guard.proxy.request_body.duplicate_models import names_more_models
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.json_scanner import JsonScanner
-from llm_guard.proxy.request_body.model_field import inspect
+from llm_guard.proxy.request_body.model_field import inspect, names_more_models
 
 LONG = b"x" * 70_000
 CLOSINGS = ["}", "]", "]}", "}}", "", "]]", "}.5", "}e5", "},", "} 1", '}"', "}{}", "}\x00", "},{}", ".5]", ".5]}"]

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.request_body.duplicate_models import check_single_model
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.proxy.request_body.model_field import inspect
+from llm_guard.proxy.request_body.model_field import check_single_model, inspect
 
 
 def check(document: bytes) -> None:

@@ -22,8 +22,7 @@ from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import refusal_of
 from llm_guard.proxy.http_server.response_writer import uncancel
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.proxy.request_body.reader import receive
-from llm_guard.proxy.request_body.size_limit import BodyLimit
+from llm_guard.proxy.request_body.reader import BodyLimit, receive
 from llm_guard.proxy.telemetry.recorder import is_caused_by_client
 from llm_guard.resilience.degradation.deferred import EndDeferred, RetryDeferred, decide_after_round
 from llm_guard.storage.calls.store import CallFailure, StoredCall, StoredResponse

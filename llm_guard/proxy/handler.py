@@ -30,9 +30,14 @@ from llm_guard.proxy.own_endpoints import OwnEndpoints
 from llm_guard.proxy.ports import DeferredStore
 from llm_guard.proxy.request_annotations import note_asked
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
-from llm_guard.proxy.request_body.incoming_body import BodyReception, check_announced, needs_whole_body, receive_call
 from llm_guard.proxy.request_body.model_field import inspect
-from llm_guard.proxy.request_body.reader import ArrivingBody
+from llm_guard.proxy.request_body.reader import (
+    ArrivingBody,
+    BodyReception,
+    check_announced,
+    needs_whole_body,
+    receive_call,
+)
 from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
 from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED

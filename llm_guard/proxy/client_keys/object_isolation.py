@@ -23,7 +23,7 @@ from llm_guard.proxy.headers import ask_for_plain
 from llm_guard.proxy.request_body.content_encoding import inflate, is_coded
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.request_body.model_field import BodyKind, kind_of, may_be_json
-from llm_guard.proxy.request_body.size_limit import is_upload
+from llm_guard.proxy.request_body.reader import is_upload
 from llm_guard.proxy.response.json_rewrite import object_in, unreadable, with_object
 from llm_guard.resilience.client_keys.object_owners import ObjectKey
 from llm_guard.resilience.client_keys.provider_objects import (

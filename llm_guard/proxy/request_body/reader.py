@@ -1,27 +1,81 @@
-"""A request body that is received piece by piece, scanned as it passes, and kept in memory or in a file.
+"""A request body as it arrives: limited in size by path and caller, scanned as it passes, kept in memory or in a file,
+and received as a whole or sent on meanwhile.
 
-Owns how much is scanned in one go, and when a body that still arrives can be sent on. The fields are read by
-`proxy.request_body.model_field`; the bytes are in `proxy.request_body.body_buffer`.
+Owns how much is scanned in one go, which calls begin before their body is complete, and the end of such a call when its
+body fails. `proxy.request_body.model_field` reads the fields, `proxy.request_body.body_buffer` has the bytes,
+`proxy.request_body.spool` limits the disk space of all bodies, `proxy.attempts.upstream_attempt` sends them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from types import TracebackType
+from typing import Self
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
 from llm_guard.clock import Clock
-from llm_guard.proxy.request_body.body_buffer import BodyStore, file_of
+from llm_guard.config import Config
+from llm_guard.proxy.call import Call
+from llm_guard.proxy.http_server.request import Request
+from llm_guard.proxy.http_server.response_writer import ResponseWriter
+from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES, BodyStore, file_of
 from llm_guard.proxy.request_body.content_encoding import Inflater, is_coded
 from llm_guard.proxy.request_body.fields import NOTHING, BadRequest, BodyFields
 from llm_guard.proxy.request_body.interfaces import Block, FileBody
 from llm_guard.proxy.request_body.json_scanner import JsonScanner
 from llm_guard.proxy.request_body.model_field import form_fields, inspect, kind_of, may_be_json
 from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, boundary
-from llm_guard.proxy.request_body.size_limit import BodyLimit
 from llm_guard.proxy.request_body.spool import Spool
 from llm_guard.proxy.request_body.spooled_body import CooperativeYield, Patch, PatchedBody, SpooledBody
+from llm_guard.proxy.response.fallback_response import may_be_kept
+from llm_guard.resilience.retry.deadline import deadline_at
+from llm_guard.resilience.routing.client_hints import is_local
+
+_ROOTS = ("/v1/files", "/v1/uploads")
+"""Paths at which, and below which, the request body is a file."""
+_UPLOADS = tuple(f"{root}/" for root in _ROOTS)
+
+
+def is_upload(path: str) -> bool:
+    """Returns whether the body of a call to this path is a file, which names no model."""
+    return path.startswith(_ROOTS) and f"{path}/".startswith(_UPLOADS)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """A size limit, and the config key that sets it."""
+
+    max_bytes: int
+    key: str = "server.max_body"
+
+    def check(self, size: int) -> None:
+        """Raises BadRequest (413) if a body of `size` bytes exceeds it."""
+        if size > self.max_bytes:
+            message = f"the body is larger than {self.max_bytes} bytes ({self.key})"
+            raise BadRequest(413, "body_too_large", message)
+
+
+class BodyLimits:
+    """The limits of one config."""
+
+    def __init__(self, config: Config) -> None:
+        server = config.server
+        self._usual = BodyLimit(server.max_body)
+        self._upload = BodyLimit(max(server.max_body, server.max_upload), "server.max_upload")
+
+    def of(self, call: Call, reply: ResponseWriter) -> BodyLimit:
+        """Returns the limit for a call. Files may be larger than other bodies, except from unknown callers, because
+        they take disk space."""
+        if not is_upload(call.path):
+            return self._usual
+        is_known = call.client_key is not None or is_local(reply.peer, reply.request.version, reply.request.names)
+        return self._upload if is_known else self._usual
+
 
 _AT_ONCE_BYTES = 1 << 17
 """A larger body is scanned piece by piece: the costliest JSON takes 18 ms a MiB."""
@@ -273,3 +327,105 @@ class _Look:
         if self._is_sure or bad.code != "invalid_json":
             raise bad
         self._scan = self._inflater = None  # it only began like JSON
+
+
+def check_announced(reply: ResponseWriter, limit: BodyLimit, spool: Spool) -> None:
+    """Checks the size of the body as far as it is known, and what the head announces. Sends the 100 (Continue) that a
+    client may wait for before it sends the body. Raises BadRequest."""
+    request = reply.request
+    limit.check(max(request.content_length, request.received_bytes))
+    if request.content_length > MEMORY_BYTES:
+        spool.check(request.content_length)
+    if "expect" not in request.names or request.version == "1.0":  # HTTP/1.0 has none (RFC 9110, section 10.1.1)
+        return
+    if request.names["expect"].lower() != "100-continue":
+        reply.closes_connection = True  # unknown whether the body follows
+        raise BadRequest(417, "expectation_failed", "the only supported Expect value is 100-continue")
+    reply.send_continue()
+
+
+async def receive_call(call: Call, request: Request, limit: BodyLimit, spool: Spool, clock: Clock) -> BodyFields:
+    """Receives the body of a call, and returns the fields read from it.
+
+    Leaves an ArrivingBody in `call.body` if the rest of the body cannot change the route. Raises BadRequest.
+    """
+    announced_bytes = request.content_length if "content-length" in request.names else None
+    body = await begin(
+        request.read, call.content_type, call.content_encoding, announced_bytes, limit, spool, clock
+    )  # fmt: skip
+    if isinstance(body, bytes):
+        call.body = body
+        return inspect(body, call.content_type, "", limit.max_bytes)
+    asked = None if request.has_arrived else body.asks_so_far()
+    if asked is not None and _is_route_known(call, body, asked):
+        call.body = body
+        return asked
+    call.body, asked = await body.receive_whole()
+    return asked
+
+
+def _is_route_known(call: Call, body: ArrivingBody, asked: BodyFields) -> bool:
+    """Returns whether no field that is still to arrive can change the route."""
+    if call.upstream_name is not None and call.scope is None:
+        return True
+    return asked.model is not None or is_upload(call.path) or not body.is_form
+
+
+def needs_whole_body(call: Call, reply: ResponseWriter) -> bool:
+    """Returns whether the call needs its complete body first: the gateway answers it itself, it may be translated, or
+    its route or its client wants hedging, degraded mode, a deferred call or a dead letter."""
+    route = call.route
+    if route is None or call.translation is not None or (route.hedging is not None and call.is_repeatable):
+        return True
+    return route.lasting.degraded is not None or may_be_kept(call, reply)
+
+
+class BodyReception:
+    """`async with BodyReception(...)`: receives the rest of a body while the calling task executes the call.
+
+    If the body fails (its client is too slow, it is too large, it cannot be read), the calling task is cancelled
+    without blaming a provider, and the body's error is raised from the `async with` block.
+    """
+
+    def __init__(self, call: Call, body: ArrivingBody, note: Callable[[BodyFields], None], clock: Clock) -> None:
+        """`note` is called with the fields of the complete body."""
+        self._call = call
+        self._body = body
+        self._note = note
+        self._clock = clock
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine runs in one
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._call.start_time(inf, inf)  # an upload's time is limited by its connection alone
+        self._receiving = asyncio.get_running_loop().create_task(self._receive())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._receiving.cancel()
+        is_ours = self._error is not None and self._task.uncancel() <= self._cancelling
+        try:
+            if self._error is not None and is_ours and isinstance(error, asyncio.CancelledError):
+                raise self._error from None
+        finally:
+            self._error = None  # its traceback refers to this object
+
+    async def _receive(self) -> None:
+        try:
+            self._complete(await self._body.receive_rest())
+        except Exception as error:  # noqa: BLE001  # any error must end the call, which waits for the rest
+            self._error = error
+            self._task.cancel()
+
+    def _complete(self, asked: BodyFields) -> None:
+        """Starts the call's own time limits."""
+        call = self._call
+        assert call.route is not None  # noqa: S101  # without one it would not have been sent on
+        if call.sent_status is None:
+            self._note(asked)
+        call.start_time(call.client_deadline, deadline_at(self._clock.now(), call.route.timeouts.total, None))

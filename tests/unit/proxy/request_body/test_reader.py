@@ -15,8 +15,7 @@ from llm_guard.proxy.request_body.body_buffer import MEMORY_BYTES
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.interfaces import FileBody
 from llm_guard.proxy.request_body.model_field import inflate, rename
-from llm_guard.proxy.request_body.reader import receive
-from llm_guard.proxy.request_body.size_limit import BodyLimit
+from llm_guard.proxy.request_body.reader import BodyLimit, receive
 from llm_guard.proxy.request_body.spool import Spool
 from llm_guard.proxy.request_body.spooled_body import SpooledBody, patched
 from tests.fakes.clock import ManualClock

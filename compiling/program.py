@@ -33,7 +33,7 @@ HOT = (
     "proxy.request_annotations",
     "proxy.request_body.model_field", "proxy.request_body.fields", "proxy.request_body.reader",
     "proxy.response.content_decoding", "proxy.response.delivery", "proxy.response.item_validation",
-    "proxy.response.keepalive", "proxy.response.relay",
+    "proxy.response.keepalive",
     "proxy.response.schema_validation", "proxy.response.unary",
     "proxy.route_resolution",
     "proxy.streams.decoder",

@@ -18,7 +18,7 @@ MACHINE: dict[str, str | int | None] = {
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     _git(tmp_path, "init", "--quiet")
-    _commit(tmp_path, "llm_guard/proxy/response/relay.py")
+    _commit(tmp_path, "llm_guard/proxy/response/delivery.py")
     return tmp_path
 
 
@@ -53,7 +53,7 @@ def test_uncommitted_changes_are_named() -> None:
 def test_commit_of_a_clean_checkout_and_of_a_changed_one(checkout: Path) -> None:
     clean = current_commit(checkout)
     assert clean is not None
-    (checkout / "llm_guard/proxy/response/relay.py").write_text("changed = True\n")
+    (checkout / "llm_guard/proxy/response/delivery.py").write_text("changed = True\n")
     assert current_commit(checkout) == f"{clean}+"
 
 
@@ -67,7 +67,7 @@ def test_page_is_out_of_date_once_the_path_of_a_call_changes(checkout: Path) -> 
     _commit(checkout, "docs/index.md")
     assert age(page, checkout).is_current, "a change elsewhere leaves the figures as they are"
     _commit(checkout, "llm_guard/resilience/circuit_breaker/breaker.py")
-    _commit(checkout, "llm_guard/proxy/response/relay.py")
+    _commit(checkout, "llm_guard/proxy/response/delivery.py")
     found = age(page, checkout)
     assert (found.changes, found.is_current) == (2, False)
 

@@ -1,6 +1,6 @@
 """Reads a response up to commit: as far as necessary to know that it is good, or that it is an error.
 
-`proxy.attempts.upstream_attempt` owns the exchange and its limits, `proxy.response.relay` passes the response on.
+`proxy.attempts.upstream_attempt` owns the exchange and its limits, `proxy.response.delivery` passes the response on.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from llm_guard.proxy.response.shared_response import SharedResponse, send_shared
 from tests.fakes.clock import SteppedClock
 from tests.fakes.script import new_call, new_target
 from tests.unit.proxy.http_server.test_response_writer import FakeConnection
-from tests.unit.proxy.response.test_relay import SlowConnection
+from tests.unit.proxy.response.test_delivery import SlowConnection
 
 JSON = (("Content-Type", "application/json"),)
 

@@ -1,7 +1,7 @@
 """The minimum that an endpoint's response must contain, as data: enough for the official SDKs to read it.
 
 Also decides which responses are errors. The endpoints' shapes are in `dialects.openai` and `dialects.anthropic`; bodies
-are validated in `proxy.response.schema_validation`.
+are validated in `proxy.response.validation`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy.call import Attempt, Call, Exchange, Opened, StreamDecoder, endpoint_of
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
 from llm_guard.proxy.response.content_decoding import unreadable
-from llm_guard.proxy.response.schema_validation import ResponseValidator
 from llm_guard.proxy.response.unary import has_error, may_be_stream, no_stream, peek, read_unary, reader_of, wrong_form
+from llm_guard.proxy.response.validation import ResponseValidator
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.capacity.response_memory import ResponseMemory

@@ -23,7 +23,7 @@ from llm_guard.proxy.response.content_decoding import decoded, head_of, unreadab
 from llm_guard.proxy.response.fallback_response import wants
 from llm_guard.proxy.response.json_completeness import CheckedExchange, JsonCompleteness
 from llm_guard.proxy.response.media_signatures import may_be_audio
-from llm_guard.proxy.response.schema_validation import Fields, ResponseValidator, value_of
+from llm_guard.proxy.response.validation import Fields, ResponseValidator, value_of
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.resilience.capacity.response_memory import UNCOUNTED_BYTES, MemoryLease, ResponseMemory
 from llm_guard.resilience.classification.in_band_errors import error_in

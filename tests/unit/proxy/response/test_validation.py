@@ -10,7 +10,7 @@ import pytest
 
 from llm_guard.dialects.anthropic import ANSWERS as ANTHROPIC
 from llm_guard.dialects.openai import ANSWERS as OPENAI
-from llm_guard.proxy.response.schema_validation import Fields, ResponseValidator
+from llm_guard.proxy.response.validation import Fields, ResponseValidator
 
 CHAT = ResponseValidator(OPENAI["POST", "/v1/chat/completions"])
 EMBEDDINGS = ResponseValidator(OPENAI["POST", "/v1/embeddings"])

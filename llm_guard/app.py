@@ -53,8 +53,7 @@ from llm_guard.proxy.http_server.binding import TcpAddress, address_of, bound, l
 from llm_guard.proxy.http_server.connection import Listener, Mounts, Serve
 from llm_guard.proxy.http_server.tls_handshake import TlsHandshake
 from llm_guard.proxy.settings import ProxySettings
-from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.proxy.telemetry.recorder import CallCounters, Recorder
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.audit_log import AuditFile
 from llm_guard.storage.calls.bodies import Bodies

@@ -18,7 +18,7 @@ from llm_guard.config import Config, ConfigError, FleetConfig, encryption_keys, 
 from llm_guard.config_reloader import ReloadAgreement
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.binding import TcpAddress
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from llm_guard.resilience.capacity.gate import Gate
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.callers import Callers

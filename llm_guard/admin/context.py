@@ -16,7 +16,7 @@ from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.cache.response_cache import ResponseCache
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.connection import Listener
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from llm_guard.upstreams.engines.registry import Engines
 from llm_guard.upstreams.probes.prober import Prober
 

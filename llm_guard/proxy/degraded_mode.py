@@ -14,7 +14,7 @@ from llm_guard.config import Config
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.response.fallback_response import static_text
-from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.proxy.telemetry.recorder import ModelCounts
 from llm_guard.resilience.degradation.degraded_mode import (
     Degradation,
     DegradationSnapshot,

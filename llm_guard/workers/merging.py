@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from llm_guard.admin.api.health import WORST_FIRST
 from llm_guard.admin.metrics.exposition import Family, Histogram, Row
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 from llm_guard.resilience.health.status import HealthState
 from llm_guard.workers.snapshot import FamilySnapshot, SentDistribution, distribution_of, taken
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from llm_guard.admin.metrics.exposition import Family, Histogram
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 
 SentExemplar = tuple[str, str, float, float]
 """Like `counters.Exemplar`, with the id of the trace in hexadecimal: it has 128 bits."""

@@ -15,8 +15,7 @@ from llm_guard.proxy.client_keys.screening import Screening
 from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.ports import DeferredStore
-from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder
+from llm_guard.proxy.telemetry.recorder import CallCounters, Recorder
 from llm_guard.routing.route_table import compile_routes
 from llm_guard.storage.cache.response_store import MemoryCache
 from llm_guard.storage.owners_file import OwnersFile

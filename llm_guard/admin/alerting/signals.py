@@ -12,7 +12,7 @@ from llm_guard.admin.alerting.engine_signals import EngineSignals
 from llm_guard.config import AlertRules
 from llm_guard.outcome import FailureKind, RefusedBy, Signal
 from llm_guard.proxy.handler import Handler
-from llm_guard.proxy.telemetry.counters import CallCounters, DeploymentCounts, ModelCounts
+from llm_guard.proxy.telemetry.recorder import CallCounters, DeploymentCounts, ModelCounts
 from llm_guard.resilience.alerts.alert import QUIET_S, RuleFinding
 from llm_guard.resilience.alerts.baseline import Gains, Trend
 from llm_guard.resilience.alerts.rules import (

@@ -13,7 +13,7 @@ from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, E
 from llm_guard.admin.schemas.subsystems import CacheView, RouteCache
 from llm_guard.config import Config
 from llm_guard.proxy.cache.response_cache import ResponseCache
-from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.proxy.telemetry.recorder import ModelCounts
 from llm_guard.routing.route_table import NO_ALIAS
 from llm_guard.storage.cache.response_store import RouteCacheSize
 

@@ -15,7 +15,7 @@ from llm_guard.admin.context import AdminContext
 from llm_guard.admin.http.endpoint import AdminRequest, AdminResponse, Change, Endpoint, EndpointGroup, answer
 from llm_guard.clock import Clock
 from llm_guard.config import Config
-from llm_guard.proxy.telemetry.counters import ClientCounts
+from llm_guard.proxy.telemetry.recorder import ClientCounts
 from llm_guard.resilience.client_keys.limit_states import LimitName
 
 RESET = "/admin/clients/reset"

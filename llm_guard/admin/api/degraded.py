@@ -19,7 +19,7 @@ from llm_guard.admin.schemas.subsystems import DegradedView, ModeView, RouteMode
 from llm_guard.clock import iso
 from llm_guard.config import Config
 from llm_guard.proxy.degraded_mode import Modes, RouteMode, rules_of
-from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.proxy.telemetry.recorder import ModelCounts
 
 _GATEWAY = "gateway"
 _NO_RULES = "no effect: no model has `degraded` in its rules"

@@ -20,7 +20,7 @@ from llm_guard.admin.monitor.series_buffer import SavedSeries, SeriesBuffer
 from llm_guard.admin.schemas.history import HistoryView
 from llm_guard.clock import Clock
 from llm_guard.outcome import GATEWAYS_DOING, RefusedBy
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 
 STEP_S = 5.0
 STEPS = 180

@@ -1,6 +1,6 @@
 """Builds snapshots: /admin/metrics, /admin/deployments and /admin/breakers.
 
-`admin.schemas.models` has the schemas, `proxy.telemetry.counters` the counts, `admin.api.health` the health of
+`admin.schemas.models` has the schemas, `proxy.telemetry.recorder` the counts, `admin.api.health` the health of
 deployments.
 """
 
@@ -44,7 +44,7 @@ from llm_guard.admin.schemas.subsystems import (
 )
 from llm_guard.config import Config
 from llm_guard.proxy.telemetry.access_log import Timestamps
-from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
+from llm_guard.proxy.telemetry.recorder import DeploymentCounts, ModelCounts
 from llm_guard.resilience.health.status import HealthVerdict, evaluate_refusals
 from llm_guard.version import __version__
 

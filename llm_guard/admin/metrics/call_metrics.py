@@ -1,4 +1,4 @@
-"""Metrics of calls and attempts: names, help texts and labels for what `proxy.telemetry.counters` counts."""
+"""Metrics of calls and attempts: names, help texts and labels for what `proxy.telemetry.recorder` counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from llm_guard.admin.metrics import declaration
 from llm_guard.admin.metrics.declaration import DeclaredFamily
 from llm_guard.admin.metrics.exposition import Row
-from llm_guard.proxy.telemetry.counters import CallCounters, Distribution
+from llm_guard.proxy.telemetry.recorder import CallCounters, Distribution
 
 _Owners = Literal["models", "deployments", "clients"]
 """Attribute of the counters: counts by the first label."""

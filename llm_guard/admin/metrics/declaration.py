@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from llm_guard.admin.metrics.exposition import Family, Histogram, Row
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 
 _Source = TypeVar("_Source")
 """Type of the object that the values are read from."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
-from llm_guard.proxy.telemetry.counters import Distribution, Exemplar
+from llm_guard.proxy.telemetry.recorder import Distribution, Exemplar
 
 PIECE_SAMPLES = 500
 """Samples written without a pause: they take a quarter of a millisecond."""

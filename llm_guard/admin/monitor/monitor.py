@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from llm_guard.clock import Alarm, Clock
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 
 _log = structlog.get_logger("llm_guard.admin.monitor.monitor")
 

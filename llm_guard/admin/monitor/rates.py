@@ -8,7 +8,7 @@ from operator import add, sub
 
 from llm_guard.admin.schemas.models import Quantiles
 from llm_guard.outcome import GATEWAYS_DOING, FailureKind, Scope
-from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
+from llm_guard.proxy.telemetry.recorder import DeploymentCounts, ModelCounts
 
 DURATION_BOUNDS = ModelCounts().call_duration["ok"].bounds
 FIRST_TOKEN_BOUNDS = ModelCounts().time_to_first_token.bounds

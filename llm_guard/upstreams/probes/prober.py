@@ -17,7 +17,7 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.log import BREAKER_LOGGER
 from llm_guard.proxy.http_client.connection_pool import UpstreamError
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.health.probe_policy import (
     ProbeHistory,

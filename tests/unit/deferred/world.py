@@ -20,7 +20,7 @@ from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.cache.response_buffer import ResponseBuffer
 from llm_guard.proxy.call import Attempt, Call, Headers, Opened
 from llm_guard.proxy.http_server.request import Request
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from llm_guard.storage.calls.store import StoredCall
 from llm_guard.webhooks.client import WebhookResult
 from llm_guard.worker_thread import WorkerThread

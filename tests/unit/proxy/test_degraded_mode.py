@@ -10,7 +10,7 @@ from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Disposition
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.degraded_mode import DegradedMode
-from llm_guard.proxy.telemetry.counters import ModelCounts
+from llm_guard.proxy.telemetry.recorder import ModelCounts
 from llm_guard.routing.route_table import compile_routes
 from tests.fakes.clock import ManualClock
 

@@ -10,7 +10,7 @@ import pytest
 from llm_guard.admin.metrics.exposition import Family, Histogram, Row
 from llm_guard.app import create_app
 from llm_guard.config import parse_config
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 from llm_guard.workers.merging import GAUGES, lasting, merged
 from llm_guard.workers.snapshot import FamilySnapshot, taken
 from tests.scrape import scraped

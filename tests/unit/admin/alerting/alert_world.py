@@ -12,7 +12,7 @@ from llm_guard.admin.events.event_log import EventLog
 from llm_guard.admin.incidents.alert_causes import AlertCauses
 from llm_guard.config import Config, parse_config
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.routing.deployment import Deployment
 from llm_guard.webhooks.notice_sharing import NoticeSharing, NotShared

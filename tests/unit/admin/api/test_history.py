@@ -5,7 +5,7 @@ import pytest
 
 from llm_guard.admin.api.history import MODELS, STEP_S, STEPS, HistoryApi, SavedHistory
 from llm_guard.admin.monitor.series_buffer import OTHERS
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from tests.fakes.clock import ManualClock
 
 

@@ -7,7 +7,7 @@ from llm_guard.admin.metrics.declaration import DeclaredFamily, bound, counter, 
 from llm_guard.admin.metrics.exposition import pieces
 from llm_guard.admin.metrics.state_metrics import STATE_METRICS
 from llm_guard.admin.metrics.subsystem_metrics import SUBSYSTEM_METRICS
-from llm_guard.proxy.telemetry.counters import Distribution
+from llm_guard.proxy.telemetry.recorder import Distribution
 
 
 class Ovens:

@@ -18,7 +18,7 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.fault_injection import FaultInjector
 from llm_guard.proxy.attempts.upstream_attempt import Upstreams
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
-from llm_guard.proxy.telemetry.counters import CallCounters
+from llm_guard.proxy.telemetry.recorder import CallCounters
 from llm_guard.resilience.health.status import HealthState
 from llm_guard.routing.deployment import Deployment
 from tests.fakes.clock import ManualClock, SteppedClock

@@ -13,7 +13,7 @@ from llm_guard.admin.metrics.call_metrics import CALL_METRICS
 from llm_guard.admin.metrics.declaration import bound
 from llm_guard.admin.metrics.exposition import PIECE_SAMPLES, Family, Format, Row, pieces, wanted
 from llm_guard.admin.metrics.exposition import Histogram as OurHistogram
-from llm_guard.proxy.telemetry.counters import CallCounters, Distribution
+from llm_guard.proxy.telemetry.recorder import CallCounters, Distribution
 from tests.scrape import Scraped, scraped
 
 FORMS: tuple[Format, ...] = ("text", "openmetrics")

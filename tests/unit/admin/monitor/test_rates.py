@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llm_guard.admin.monitor import rates
 from llm_guard.admin.monitor.rates import NOTHING, CallTally, quantile
-from llm_guard.proxy.telemetry.counters import DeploymentCounts, ModelCounts
+from llm_guard.proxy.telemetry.recorder import DeploymentCounts, ModelCounts
 
 BOUNDS = (1.0, 2.0, 4.0)
 

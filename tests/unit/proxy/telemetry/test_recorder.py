@@ -19,8 +19,7 @@ from llm_guard.log import ACCESS_LOGGER, LEVELS
 from llm_guard.outcome import GATEWAYS_DOING, Exhausted, Failure, FailureKind, Refusal, RefusedBy, UpstreamErrorResponse
 from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.telemetry.access_log import Timestamps
-from llm_guard.proxy.telemetry.counters import CallCounters
-from llm_guard.proxy.telemetry.recorder import Recorder, overhead_s
+from llm_guard.proxy.telemetry.recorder import CallCounters, Recorder, overhead_s
 from llm_guard.proxy.telemetry.trace_propagation import Tracer
 from llm_guard.routing.route_table import Target
 from llm_guard.trace_context import TraceContext

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.proxy.telemetry.counters import DeploymentCounts, Distribution, ModelCounts
+from llm_guard.proxy.telemetry.recorder import DeploymentCounts, Distribution, ModelCounts
 
 BOUNDS = (0.1, 0.5, 1, 30)
 

@@ -35,7 +35,7 @@ class RecentCallsSettings(Strict):
     """Finished calls that are kept in memory."""
 
     calls: CallCount = 1000
-    """Number of calls for each outcome (`proxy.telemetry.recent_calls.CallFate`)."""
+    """Number of calls for each outcome (`proxy.telemetry.access_log.CallFate`)."""
     memory: Size = 16 * 1024**2
     """Maximum size in bytes of all together."""
 

@@ -1,6 +1,6 @@
 """/admin/calls: finished calls with each attempt, and running calls.
 
-`proxy.telemetry.recent_calls` keeps the lines, `proxy.telemetry.access_log` defines them.
+`proxy.telemetry.access_log` keeps the lines, `proxy.telemetry.access_log` defines them.
 """
 
 from __future__ import annotations

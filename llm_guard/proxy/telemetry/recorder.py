@@ -20,8 +20,7 @@ from llm_guard.log import ACCESS_LOGGER, LEVELS, direct_writer, to_line
 from llm_guard.outcome import GATEWAYS_DOING, Category, Disposition, RefusedBy, Scope
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.caller_identity import suspect_of
-from llm_guard.proxy.telemetry.access_log import Timestamps, call_line, tokens_of, wasted_by
-from llm_guard.proxy.telemetry.recent_calls import CallFate, RecentCalls
+from llm_guard.proxy.telemetry.access_log import CallFate, RecentCalls, Timestamps, call_line, tokens_of, wasted_by
 from llm_guard.proxy.telemetry.trace_propagation import Tracing
 
 RECENT = 100

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.proxy.telemetry.recent_calls import _BESIDE_BYTES as BESIDE
-from llm_guard.proxy.telemetry.recent_calls import BufferSize, CallFate, RecentCalls
+from llm_guard.proxy.telemetry.access_log import _BESIDE_BYTES as BESIDE
+from llm_guard.proxy.telemetry.access_log import BufferSize, CallFate, RecentCalls
 
 MEMORY = 1 << 20
 

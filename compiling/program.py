@@ -22,7 +22,7 @@ HOT = (
     "dialects.response_schemas", "dialects.resume.base",
     "dialects.sse_framing",
     "proxy.attempts.admission", "proxy.attempts.attempt_loop", "proxy.attempts.candidate_selection",
-    "proxy.attempts.first_response", "proxy.attempts.hedging", "proxy.attempts.release",
+    "proxy.attempts.first_response", "proxy.attempts.hedging",
     "proxy.attempts.upstream_attempt",
     "proxy.call", "proxy.caller_digests", "proxy.caller_identity", "proxy.client_keys.authentication",
     "proxy.client_keys.digests", "proxy.handler", "proxy.headers",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from llm_guard.fleet.names import FleetNames
-from llm_guard.proxy.attempts.release import log_transition
+from llm_guard.proxy.attempts.admission import log_transition
 from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallersSummary
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
 from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers

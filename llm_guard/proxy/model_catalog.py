@@ -16,7 +16,7 @@ from llm_guard.clock import Clock
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.release import ResponseScope
+from llm_guard.proxy.attempts.admission import ResponseScope
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.authentication import may_use
 from llm_guard.proxy.http_server.error_responses import refuse, unknown_model

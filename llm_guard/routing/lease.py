@@ -1,5 +1,5 @@
 """The lease that an attempt holds while it runs: granted by `proxy.attempts.admission`, released by
-`proxy.attempts.release`."""
+`proxy.attempts.admission`."""
 
 from __future__ import annotations
 

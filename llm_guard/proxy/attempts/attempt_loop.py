@@ -12,11 +12,10 @@ from math import inf
 
 from llm_guard.clock import Clock
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Scope, Signal
-from llm_guard.proxy.attempts.admission import AdmissionControl, credential_of
+from llm_guard.proxy.attempts.admission import AdmissionControl, credential_of, settle, settle_host
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.attempts.exhaustion import note_decision, with_reason, without_attempts
 from llm_guard.proxy.attempts.hedging import AttemptRunner, Hedge, HedgeCandidate, Opener, more_useful
-from llm_guard.proxy.attempts.release import settle, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import source_of
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key

@@ -12,8 +12,7 @@ from typing import Protocol
 
 from llm_guard.clock import Alarm, Clock
 from llm_guard.outcome import Failure, FailureKind, Scope, Signal
-from llm_guard.proxy.attempts.admission import credential_of
-from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
+from llm_guard.proxy.attempts.admission import credential_of, settle, settle_begun, settle_host
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.routing.lease import Lease

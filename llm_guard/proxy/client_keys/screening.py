@@ -6,7 +6,7 @@ from __future__ import annotations
 from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Refusal
-from llm_guard.proxy.attempts.release import ResponseScope
+from llm_guard.proxy.attempts.admission import ResponseScope
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.proxy.client_keys.model_list import filter_models, is_filtered
 from llm_guard.proxy.client_keys.object_isolation import ObjectIsolation, RunAttempts

@@ -17,7 +17,7 @@ import structlog
 
 from llm_guard.clock import Clock, TimeLimit
 from llm_guard.outcome import Exhausted, Failure, FailureKind
-from llm_guard.proxy.attempts.release import ResponseScope
+from llm_guard.proxy.attempts.admission import ResponseScope
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened, StreamDecoder
 from llm_guard.proxy.client_keys.output_counter import count_output
 from llm_guard.proxy.headers import names_of, ours, to_client

@@ -13,7 +13,7 @@ from typing import Any
 from llm_guard.clock import Clock
 from llm_guard.outcome import Exhausted, Refusal, Signal
 from llm_guard.proxy import headers as header_rules
-from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.call import Delivered, Opened
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest

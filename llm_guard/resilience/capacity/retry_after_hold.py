@@ -1,7 +1,7 @@
 """A hold: a wait that a provider requests of all calls (Retry-After), and the probe that ends it.
 
 Decides which hints apply to all calls, when the wait ends and which call is the probe. The rate is in
-`resilience.capacity.pacer`, the cap of a wait in `proxy.attempts.release`.
+`resilience.capacity.pacer`, the cap of a wait in `proxy.attempts.admission`.
 """
 
 from __future__ import annotations

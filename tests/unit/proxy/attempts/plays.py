@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
-from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind, Signal
-from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, QueueGrant
-from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.attempts.admission import AdmissionControl, AtCapacity, QueueGrant, settle
 from llm_guard.proxy.call import Call
 from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
-from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.budget import BudgetSettings

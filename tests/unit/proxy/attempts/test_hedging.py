@@ -9,8 +9,8 @@ import pytest
 
 from llm_guard.clock import SystemClock
 from llm_guard.outcome import Exhausted, Failure, Signal
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
-from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings

@@ -13,8 +13,8 @@ import pytest
 from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.attempts.attempt_loop import AttemptLoop
-from llm_guard.proxy.attempts.release import settle
 from llm_guard.proxy.call import Attempt, Call, Delivered, Opened
 from llm_guard.proxy.streams.decoder import view_of
 from llm_guard.proxy.telemetry.access_log import tokens_of

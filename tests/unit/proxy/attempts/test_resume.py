@@ -9,7 +9,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.dialects.resume.transcript import ResumeMode
 from llm_guard.dialects.sse import Usage
 from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal, UpstreamErrorResponse
-from llm_guard.proxy.attempts.release import settle
+from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.call import Attempt, Delivered
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 from llm_guard.resilience.retry.backoff import RetrySettings

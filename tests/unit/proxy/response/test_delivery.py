@@ -20,7 +20,7 @@ from llm_guard.resilience.streams.settings import ENDING_S
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.fakes.clock import SteppedClock, let_run
 from tests.fakes.script import OpenExchange, new_call, new_target
-from tests.unit.proxy.attempts.test_release import leave_for
+from tests.unit.proxy.attempts.test_admission_release import leave_for
 from tests.unit.proxy.http_server.test_response_writer import FakeConnection
 
 PING = b": keep-alive\n\n"

@@ -7,8 +7,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from llm_guard.outcome import Failure, FailureKind, Signal, UpstreamErrorResponse
-from llm_guard.proxy.attempts.admission import AdmissionControl
-from llm_guard.proxy.attempts.release import settle, settle_begun, settle_host
+from llm_guard.proxy.attempts.admission import AdmissionControl, settle, settle_begun, settle_host
 from llm_guard.proxy.call import Attempt
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
@@ -30,7 +29,7 @@ TIMEOUT = Failure(FailureKind.TIMEOUT, "no complete answer within 30 s", limit="
 def log(monkeypatch: pytest.MonkeyPatch) -> LogCapture:
     """Captures the log."""
     log = LogCapture()
-    monkeypatch.setattr("llm_guard.proxy.attempts.release._log", structlog.wrap_logger(None, processors=[log]))
+    monkeypatch.setattr("llm_guard.proxy.attempts.admission._log", structlog.wrap_logger(None, processors=[log]))
     return log
 
 

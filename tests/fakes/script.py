@@ -46,7 +46,7 @@ Outcome = Opened | Failure | BaseException | Slow | Hang
 
 
 class Script:
-    """Implements `proxy.attempts.hedging.Opener`: returns the next outcome for each exchange, or raises it if it is an
+    """Implements `proxy.attempts.upstream_attempt.Opener`: returns the next outcome for each exchange, or raises it if it is an
     exception. An exchange beyond the last one is an error of the test."""
 
     def __init__(self, *outcomes: Outcome, is_cancelled_asleep: bool = False) -> None:

@@ -1,7 +1,7 @@
 """The attempt loop: attempts, classifies and decides until one deployment answers well, or nothing more would help.
 
 `resilience.retry.decision` decides after each failure, `proxy.attempts.candidate_selection` selects the next deployment
-and does all waiting, and `proxy.attempts.hedging` runs the exchanges.
+and does all waiting, and `proxy.attempts.upstream_attempt` runs the exchanges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llm_guard.outcome import Exhausted, Failure, FailureKind, Scope, Signal
 from llm_guard.proxy.attempts.admission import AdmissionControl, credential_of, settle, settle_host
 from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.attempts.exhaustion import note_decision, with_reason, without_attempts
-from llm_guard.proxy.attempts.hedging import AttemptRunner, Hedge, HedgeCandidate, Opener, more_useful
+from llm_guard.proxy.attempts.upstream_attempt import AttemptRunner, Hedge, HedgeCandidate, Opener, more_useful
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import source_of
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from llm_guard.proxy.attempts.hedging import Opener
+from llm_guard.proxy.attempts.upstream_attempt import Opener
 from llm_guard.proxy.call import Attempt
 from tests.fakes.clock import let_run
 from tests.fakes.script import OK, SERVER_ERROR, Hang, Script, Slow, TimedScript, new_call, new_target

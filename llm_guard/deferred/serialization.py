@@ -9,7 +9,7 @@ from llm_guard.deferred.credentials import Presented, plain_headers, plain_query
 from llm_guard.outcome import Disposition, Failure, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.caller_digests import digests_of
+from llm_guard.proxy.headers import digests_of
 from llm_guard.proxy.http_server.error_responses import refusal_for
 from llm_guard.resilience.routing.client_hints import PRIORITIES
 from llm_guard.storage.calls.store import CallFailure, Purpose, State, StoredCall, StoredRequest

@@ -1,14 +1,16 @@
-"""Header rules: which headers are forwarded, and which are not (RFC 9110, section 7.6.1).
+"""Header rules: which headers are forwarded, and which are not (RFC 9110, section 7.6.1), and which identify a caller.
 
-Owns both directions and the swap of credentials. Every header of every call passes here, so the rule for a name is
-cached by the name as it was written.
+Owns both directions, the swap of credentials, and the digests by which callers are distinguished without storing their
+keys. Every header of every call passes here, so the rule for a name is cached by the name as it was written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Disposition
@@ -18,6 +20,12 @@ from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.authorization import key_header
 from llm_guard.routing.upstream import Upstream
+
+
+def digest(key: str) -> bytes:
+    """Returns a digest by which keys can be compared without being stored."""
+    return hashlib.sha256(key.encode()).digest()
+
 
 # Facts about a name, as bits: a direction selects those that it drops by one number.
 _NEVER = 1
@@ -330,3 +338,31 @@ def _without_key(pair: tuple[str, str]) -> tuple[str, str]:
 
 def _bare_key(name: str, value: str) -> str:
     return value[7:].strip() if name == "authorization" and value[:7].lower() == "bearer " else value
+
+
+@dataclass(frozen=True, slots=True)
+class CallerDigests:
+    """Digests of the keys and of the account that a request presents."""
+
+    keys: tuple[bytes, ...]
+    """Digest of each key."""
+    key_digest: str
+    """Digest of all keys together, in hexadecimal digits; not empty even without a key."""
+    account_digest: str
+    """Digest of the headers that choose an account for the key; "" without them."""
+    are_rival: bool
+    """True if the header of a key is repeated with different values: two readers would see two callers."""
+
+
+def digests_of(headers: Headers, names: Mapping[str, str]) -> CallerDigests:
+    """Returns the digests of a request's credentials. `names`: the headers by lower-case name, of repeated ones the
+    first."""
+    keys = caller_keys(headers, names)
+    digests = tuple([digest(key) for key in keys])
+    chosen = account(headers, names)
+    return CallerDigests(
+        digests,
+        (digests[0] if len(keys) == 1 else digest("\n".join(keys))).hex(),
+        digest("\n".join(chosen)).hex() if chosen else "",
+        len(keys) > 1 and has_rival_keys(headers),
+    )

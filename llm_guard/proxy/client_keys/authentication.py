@@ -11,7 +11,7 @@ from urllib.parse import unquote_plus
 from llm_guard.config import Config
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.client_keys.digests import digest
+from llm_guard.proxy.headers import digest
 from llm_guard.proxy.http_server.request import RequestFields
 from llm_guard.resilience.client_keys.scope import KeyScope, ModelLocation, model_in_path
 from llm_guard.resilience.routing.client_hints import PRIORITIES, priority

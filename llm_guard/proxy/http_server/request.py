@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import httptools
 
 from llm_guard.proxy.call import Headers, SentHeaders
-from llm_guard.proxy.caller_digests import CallerDigests, digests_of
+from llm_guard.proxy.headers import CallerDigests, digests_of
 from llm_guard.proxy.kept_errors import raisable
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.resilience.memo import Memo

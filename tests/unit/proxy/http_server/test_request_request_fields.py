@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_guard.proxy.caller_digests import digests_of
+from llm_guard.proxy.headers import digests_of
 from llm_guard.proxy.http_server.request import RawFields, RequestFields
 from llm_guard.proxy.request_body.fields import BadRequest
 

@@ -23,7 +23,7 @@ HOT = (
     "dialects.sse_framing",
     "proxy.attempts.admission", "proxy.attempts.attempt_loop", "proxy.attempts.candidate_selection",
     "proxy.attempts.first_response", "proxy.attempts.upstream_attempt",
-    "proxy.call", "proxy.headers", "proxy.caller_identity", "proxy.client_keys.authentication",
+    "proxy.call", "proxy.headers", "proxy.caller_identity",
     "proxy.handler",
     "proxy.http_client.connection", "proxy.http_client.connection_pool",
     "proxy.http_client.http1",

@@ -18,7 +18,7 @@ from llm_guard.outcome import Exhausted, Refusal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.attempts.admission import ResponseScope
 from llm_guard.proxy.call import Call, Delivered
-from llm_guard.proxy.client_keys.authentication import may_use
+from llm_guard.proxy.caller_identity import may_use
 from llm_guard.proxy.http_server.error_responses import refuse, unknown_model
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.json_rewrite import object_in

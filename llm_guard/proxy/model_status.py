@@ -14,8 +14,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.proxy.attempts.admission import AtCapacity, key_for
 from llm_guard.proxy.attempts.admission import cooldown_of as find_cooldown
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.caller_identity import breaker_of
-from llm_guard.proxy.client_keys.authentication import may_use
+from llm_guard.proxy.caller_identity import breaker_of, may_use
 from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.dry_run import obstacle_of
 from llm_guard.resilience.circuit_breaker.breaker import Breaker

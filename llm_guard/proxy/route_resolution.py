@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.client_keys.authentication import check_model
+from llm_guard.proxy.caller_identity import check_model
 from llm_guard.proxy.http_server.error_responses import unknown_model, unserved, wrong_dialect
 from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS

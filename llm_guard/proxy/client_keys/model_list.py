@@ -5,7 +5,7 @@ from __future__ import annotations
 from llm_guard.clock import Clock
 from llm_guard.outcome import Exhausted
 from llm_guard.proxy.call import Call, Delivered
-from llm_guard.proxy.client_keys.authentication import may_use
+from llm_guard.proxy.caller_identity import may_use
 from llm_guard.proxy.response.json_rewrite import object_in, unreadable, with_object
 from llm_guard.resilience.client_keys.provider_objects import filtered
 from llm_guard.routing.route_table import RouteTable

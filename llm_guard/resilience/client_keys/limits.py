@@ -7,7 +7,7 @@ The arithmetic costs several per cent of a call. When a busy key's call is let i
 enter at that instant: so many may do so in the next 20 ms. They are then charged together, as if they had come at the
 end of that time, so that never more enter than if each had been charged as it came.
 
-`proxy.client_keys.authentication` finds the key of a call, `proxy.client_keys.quotas` counts what it has used.
+`proxy.caller_identity` finds the key of a call, `proxy.client_keys.quotas` counts what it has used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scope of a client key: which paths it may call, and which models by the names in its requests.
 
-Decides for one request. `proxy.client_keys.authentication` writes the refusal; the owners of a provider's objects are
+Decides for one request. `proxy.caller_identity` writes the refusal; the owners of a provider's objects are
 in `resilience.client_keys.object_owners`.
 
 A path is judged as it is written and forwarded: only what is literally allowed passes, so that no other spelling of

@@ -24,11 +24,11 @@ from llm_guard.proxy.degraded_mode import DegradedMode
 from llm_guard.proxy.http_server.error_responses import DRAINED, refusal_of, refuse
 from llm_guard.proxy.http_server.request import Request, objection, without_upstream
 from llm_guard.proxy.http_server.response_writer import ResponseWriter, uncancel
+from llm_guard.proxy.identification import MODEL_PATHS, identify, note_asked, plain_path
 from llm_guard.proxy.model_catalog import ModelCatalog
 from llm_guard.proxy.model_status import ModelStatuses
 from llm_guard.proxy.own_endpoints import OwnEndpoints
 from llm_guard.proxy.ports import DeferredStore
-from llm_guard.proxy.request_annotations import note_asked
 from llm_guard.proxy.request_body.fields import BadRequest, BodyFields
 from llm_guard.proxy.request_body.model_field import inspect
 from llm_guard.proxy.request_body.reader import (
@@ -42,7 +42,6 @@ from llm_guard.proxy.request_body.spool import Spool, default_max_bytes
 from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED
 from llm_guard.proxy.response.fallback_response import ASYNC_HEADER, FallbackResponder, is_deferred_at_once
-from llm_guard.proxy.route_resolution import MODEL_PATHS, identify, plain_path
 from llm_guard.proxy.settings import ProxySettings
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.proxy.telemetry.recorder import Recorder

@@ -24,7 +24,7 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.dry_run import PredictedCandidate, PredictedUse, forecast_of, predict
 from llm_guard.proxy.handler import Handler
 from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model
-from llm_guard.proxy.route_resolution import translate_or_refuse
+from llm_guard.proxy.identification import translate_or_refuse
 from llm_guard.proxy.telemetry.waterfall import took
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.retry.deadline import first_token_s

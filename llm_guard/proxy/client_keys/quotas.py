@@ -13,7 +13,7 @@ from llm_guard.dialects import DIALECTS
 from llm_guard.outcome import Refusal, Source
 from llm_guard.proxy.call import Call
 from llm_guard.proxy.headers import ask_for_plain
-from llm_guard.proxy.request_annotations import plain_bytes
+from llm_guard.proxy.identification import plain_bytes
 from llm_guard.resilience.client_keys.limit_states import Exceeded, LimitLeft, LimitName
 from llm_guard.resilience.client_keys.limits import ClientLimits, Reservation
 from llm_guard.resilience.client_keys.settings import NO_LIMITS

@@ -25,7 +25,7 @@ from llm_guard.dialects.translation.output_limits import limit_in
 from llm_guard.dialects.translation.token_estimate import estimated_count, is_token_count
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.request_annotations import plain_bytes
+from llm_guard.proxy.identification import plain_bytes
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.translation.attempt import LARGE_BYTES, TranslatedAttempt, in_thread_if_large, joined_blocks

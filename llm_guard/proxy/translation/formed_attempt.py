@@ -12,7 +12,7 @@ from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Opened, StreamDecoder
 from llm_guard.proxy.http_client.connection_pool import UpstreamOrigin
 from llm_guard.proxy.http_client.http1 import RequestHeaders
-from llm_guard.proxy.request_annotations import plain_bytes
+from llm_guard.proxy.identification import plain_bytes
 from llm_guard.proxy.request_body.content_encoding import inflate
 from llm_guard.proxy.request_body.fields import BadRequest
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder

@@ -13,7 +13,7 @@ import pytest
 from llm_guard.config import parse_config
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
 from llm_guard.proxy.call import Call
-from llm_guard.proxy.route_resolution import translate_or_refuse
+from llm_guard.proxy.identification import translate_or_refuse
 from llm_guard.proxy.translation.attempt import LARGE_BYTES
 from llm_guard.proxy.translation.call import TranslatedCall
 from llm_guard.resilience.capacity.response_memory import ResponseMemory

@@ -11,8 +11,8 @@ import pytest
 
 from llm_guard.config import parse_config
 from llm_guard.proxy.call import Call
+from llm_guard.proxy.identification import identify
 from llm_guard.proxy.request_body.fields import BadRequest
-from llm_guard.proxy.route_resolution import identify
 from llm_guard.proxy.translation.attempt import LARGE_BYTES
 from llm_guard.proxy.translation.call import TranslatedCall
 from llm_guard.proxy.translation.formed_attempt import FormedAttempt

@@ -1,4 +1,5 @@
-"""Finds the route of a call: by its model, by the upstream that its path names, or by its dialect.
+"""Identifies a call: copies what its body asks for, and finds its route by its model, by the upstream that its path
+names, or by its dialect.
 
 Owns the refusals of calls without a route. The routes are in `routing.route_table`.
 """
@@ -15,12 +16,41 @@ from llm_guard.proxy.call import Call
 from llm_guard.proxy.caller_identity import check_model
 from llm_guard.proxy.http_server.error_responses import unknown_model, unserved, wrong_dialect
 from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
+from llm_guard.proxy.request_body.fields import BodyFields
+from llm_guard.proxy.request_body.model_field import check_single_model, model_in_query
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
+from llm_guard.resilience.retry.idempotency import Repeatable
 from llm_guard.routing.route_table import Route, RouteTable
 
 if TYPE_CHECKING:
     from llm_guard.proxy.translation.call import TranslatedCall
+
+
+def note_asked(call: Call, asked: BodyFields, repeatable: Repeatable) -> None:
+    """Copies the fields. Raises BadRequest if a call names several models and its key may use certain ones only."""
+    if call.scope is not None and not call.scope.allows_all_models:
+        check_single_model(call, asked)
+    call.model, call.is_stream, call.may_stream = asked.model, asked.is_stream, asked.may_stream
+    call.choices = asked.choices * asked.prompts if call.path == "/v1/completions" else asked.choices
+    call.inputs = asked.inputs
+    if asked.inflated_bytes:
+        call.inflated_bytes = asked.inflated_bytes
+    call.response_format, call.max_tokens = asked.response_format, asked.max_tokens
+    is_responses = call.path.startswith("/v1/responses")  # elsewhere these fields mean other things
+    call.is_sticky = is_responses and asked.is_sticky
+    is_stateful = is_responses and asked.is_stateful
+    call.is_repeatable = repeatable.allows(call.method, call.path, is_stateful=is_stateful)
+    if call.path.startswith("/v1/realtime"):  # elsewhere `?model=` is a filter on a list
+        model = model_in_query(call.query)
+        call.model, call.is_model_in_query = model or call.model, model is not None
+
+
+def plain_bytes(call: Call) -> int:
+    """Returns the size of a call's body, inflated if it is compressed; 0 if it is unknown, as it still arrives."""
+    body = call.body
+    return call.inflated_bytes or (len(body) if isinstance(body, bytes) else body.size or 0)
+
 
 _OURS = "/v1/llm-guard/"
 """Prefix of the gateway's own paths, which no provider has."""

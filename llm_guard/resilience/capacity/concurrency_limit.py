@@ -11,7 +11,7 @@ from math import inf
 from typing import Literal
 
 from llm_guard.resilience.capacity.adaptive_limit import AdaptiveLimit
-from llm_guard.resilience.units import Concurrency, Count, OptionalSeconds
+from llm_guard.resilience.capacity.settings import LimiterSettings
 
 Ending = Literal["ok", "overloaded", "rate_limited", "failed", "ignored"]
 """How the use of a slot ended; `ignored`: the client disconnected, which is not evidence of anything."""
@@ -27,20 +27,6 @@ in the end, beyond the rate that the provider accepts: from a quarter 5 % of the
 # Memory of the usual number of calls in flight. A pause, such as an outage, counts as one second.
 _USUAL_S = 10.0
 _LONGEST_PAUSE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class LimiterSettings:
-    """`latency_threshold` is in seconds. A minimum above the maximum counts as the maximum."""
-
-    concurrency: Concurrency = None
-    """None: no limit; a number: that limit; adaptive: learned, within the bounds below."""
-    min_concurrency: Count = 4
-    """Lower bound of `adaptive`."""
-    max_concurrency: Count = 1000
-    """Upper bound of `adaptive`."""
-    latency_threshold: OptionalSeconds = None
-    """A response slower than this is a sign of overload; None: one slower than usual is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llm_guard.resilience.capacity.concurrency_limit import LimiterSettings
-from llm_guard.resilience.units import Count, Seconds
+from llm_guard.resilience.units import Concurrency, Count, OptionalSeconds, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterSettings:
+    """`latency_threshold` is in seconds. A minimum above the maximum counts as the maximum."""
+
+    concurrency: Concurrency = None
+    """None: no limit; a number: that limit; adaptive: learned, within the bounds below."""
+    min_concurrency: Count = 4
+    """Lower bound of `adaptive`."""
+    max_concurrency: Count = 1000
+    """Upper bound of `adaptive`."""
+    latency_threshold: OptionalSeconds = None
+    """A response slower than this is a sign of overload; None: one slower than usual is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _LOOP, _RECOVERY = "tests/unit/proxy/attempts/test_attempt_loop.py::", "tests/ch
 _DEADLINE, _LIMITS = "tests/unit/resilience/retry/test_deadline.py::", "tests/integration/test_limits.py::"
 _HEDGE, _SPREAD = "tests/unit/resilience/retry/test_hedging.py::", "tests/unit/resilience/retry/test_spread.py::"
 _LIMITER, _FAULTS = (
-    "tests/unit/resilience/capacity/test_concurrency_limit.py::",
+    "tests/unit/resilience/capacity/test_gate_concurrency_limit.py::",
     "tests/chaos/test_upstream_faults.py::",
 )
 _GATE = "tests/unit/resilience/capacity/test_gate.py::"

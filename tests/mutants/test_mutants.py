@@ -81,7 +81,7 @@ def test_mutants_are_distinct() -> None:
         ),
         (BUDGET_WALK, {"resilience.retry.budget", "resilience.retry.failure_rate"}, 5),
         (GATE_WALK, {"resilience.capacity.gate", "resilience.capacity.wait_queue"}, 5),
-        (LIMIT_LAW, {"resilience.capacity.concurrency_limit", "resilience.capacity.adaptive_limit"}, 3),
+        (LIMIT_LAW, {"resilience.capacity.gate", "resilience.capacity.adaptive_limit"}, 3),
     ],
 )
 def test_walks_that_are_not_in_the_catalogue_kill_too(walk: str, modules: set[str], least: int) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.resilience.capacity.concurrency_limit import Ending, Limiter
+from llm_guard.resilience.capacity.gate import Ending, Limiter
 from llm_guard.resilience.capacity.settings import LimiterSettings
 from tests.effort import repeated
 

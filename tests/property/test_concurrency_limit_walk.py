@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from llm_guard.resilience.capacity.concurrency_limit import RAMP_SHARE, RAMP_START, Ending, Limiter
+from llm_guard.resilience.capacity.gate import RAMP_SHARE, RAMP_START, Ending, Limiter
 from llm_guard.resilience.capacity.settings import LimiterSettings
 from tests.effort import repeated
 

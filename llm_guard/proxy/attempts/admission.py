@@ -21,9 +21,8 @@ from llm_guard.outcome import Failure, FailureKind, Signal
 from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import breaker_of, caller_of, share_of, source_of
-from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.fair_queue import Slot, Ticket
-from llm_guard.resilience.capacity.gate import Gate
+from llm_guard.resilience.capacity.gate import Ending, Gate
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.causes.provider_errors import ErrorLog, provider_error
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, Permit

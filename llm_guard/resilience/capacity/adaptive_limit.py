@@ -1,6 +1,6 @@
 """Adaptive concurrency limit, learned from a deployment's overloads and from the latency of its responses.
 
-The bounds and a configured limit are in `resilience.capacity.concurrency_limit`.
+The bounds and a configured limit are in `resilience.capacity.gate`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 
-from llm_guard.resilience.capacity.concurrency_limit import Ending
 from llm_guard.resilience.capacity.fair_queue import Slot, Ticket
-from llm_guard.resilience.capacity.gate import Gate
+from llm_guard.resilience.capacity.gate import Ending, Gate
 from llm_guard.resilience.capacity.granted_pace import GrantedPace, GrantedPaces
 from llm_guard.resilience.capacity.pace_report import (
     PaceDecision,

@@ -73,6 +73,6 @@ class BreakerSettings:
     """Probes that must succeed to close it."""
     slow_start: Pause = 10.0
     """After it closed, calls in flight grow from half of those before the outage, by one for each success
-    (`resilience.capacity.concurrency_limit`), for at most this long; 0s: no limit."""
+    (`resilience.capacity.gate`), for at most this long; 0s: no limit."""
     state: BreakerMode = "auto"
     """auto: decided by the evidence; all other modes are operator overrides."""

@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llm_guard.config import AwsSettings, GoogleSettings
-from llm_guard.resilience.capacity.concurrency_limit import RAMP_START
-from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.capacity.gate import RAMP_START, CapacitySettings
 from llm_guard.routing.deployment import Gates
 from llm_guard.routing.upstream import Upstream
 from tests.fakes.script import new_target

@@ -4,8 +4,7 @@ from math import inf
 
 import pytest
 
-from llm_guard.resilience.capacity.concurrency_limit import Ending
-from llm_guard.resilience.capacity.gate import CapacitySettings, Gate, Slot, Ticket
+from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
 from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, RetryAfterEvidence, RetryAfterHold
 
 

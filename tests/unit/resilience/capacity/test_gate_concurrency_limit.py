@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from llm_guard.resilience.capacity.concurrency_limit import RAMP_START, Ending, Limiter
+from llm_guard.resilience.capacity.gate import RAMP_START, Ending, Limiter
 from llm_guard.resilience.capacity.settings import LimiterSettings
 
 ADAPTIVE = LimiterSettings(concurrency="adaptive")

@@ -1,7 +1,7 @@
 """Requests sent when a provider accepts a tenth of the calls, or none; others throttle these by chance.
 
 Google's adaptive throttling ("Handling Overload", SRE book, ch. 21) rejects with a probability; the gateway learns the
-rate of a provider that responds with 429 (`resilience.capacity.pacer`) and stops calling a failing one
+rate of a provider that responds with 429 (`resilience.capacity.pacing`) and stops calling a failing one
 (`resilience.circuit_breaker.breaker`).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.storm.row import Row, promised
 from llm_guard.outcome import FailureKind, Signal
-from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.capacity.pacing import Pacer
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 
 OFFERED_PER_S, TAKEN_PER_S = 1000, 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.capacity.pacing import Pacer
 from llm_guard.resilience.throttling.gcra import BURST_S, LOWEST_RATE
 from tests.effort import repeated
 

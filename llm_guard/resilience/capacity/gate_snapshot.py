@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llm_guard.resilience.capacity.pacer import Cause
+from llm_guard.resilience.capacity.pacing import Cause
 from llm_guard.resilience.throttling.adaptive_throttle import ThrottleSnapshot
 
 

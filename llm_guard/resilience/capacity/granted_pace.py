@@ -11,8 +11,7 @@ from math import inf
 
 from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.pace_report import PaceDecision, PaceGrant, PaceState
-from llm_guard.resilience.capacity.pacer import PacerSnapshot
-from llm_guard.resilience.capacity.pacing import Pace, PaceSnapshot
+from llm_guard.resilience.capacity.pacing import Pace, PacerSnapshot, PaceSnapshot
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.throttled_callers import ThrottledCallers

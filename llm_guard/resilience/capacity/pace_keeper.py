@@ -23,8 +23,7 @@ from llm_guard.resilience.capacity.pace_report import (
     PaceState,
     WaitingCalls,
 )
-from llm_guard.resilience.capacity.pacer import PacerSnapshot
-from llm_guard.resilience.capacity.pacing import Pace, PaceSnapshot
+from llm_guard.resilience.capacity.pacing import Pace, PacerSnapshot, PaceSnapshot
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.wait_queue import WaitQueue
 

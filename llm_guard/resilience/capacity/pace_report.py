@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_guard.resilience.capacity.pacer import Cause
+from llm_guard.resilience.capacity.pacing import Cause
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint
 
 PaceEventKind = Literal[

@@ -1,7 +1,7 @@
 """Reads a provider's rate-limit headers: limit, remaining amount, and how fast it is refilled.
 
 Knows the formats of these headers. Those of a wait are in `resilience.classification.retry_after`;
-`resilience.capacity.pacer` acts on the rate.
+`resilience.capacity.pacing` acts on the rate.
 """
 
 from __future__ import annotations

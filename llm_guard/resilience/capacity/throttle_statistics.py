@@ -1,6 +1,6 @@
 """Statistics of 429s: how many of the recent calls get one, and how many get one however slowly calls go.
 
-Counts and tests only; `resilience.capacity.pacer` acts on them.
+Counts and tests only; `resilience.capacity.pacing` acts on them.
 """
 
 from __future__ import annotations

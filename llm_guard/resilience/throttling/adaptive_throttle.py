@@ -1,7 +1,7 @@
 """Throttle: finds out whether sending less makes fewer requests fail, and keeps a lower rate only if it does.
 
 The statistics of a trial are in `resilience.throttling.rate_trial`. The rate for a provider that answers 429 is in
-`resilience.capacity.pacer`; `resilience.circuit_breaker.breaker` decides when a deployment gets no calls at all.
+`resilience.capacity.pacing`; `resilience.circuit_breaker.breaker` decides when a deployment gets no calls at all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Generic cell rate algorithm (GCRA): when the next call may go at a given rate.
 
-The rate is set in `resilience.capacity.pacer`.
+The rate is set in `resilience.capacity.pacing`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spreads the calls that return after a provider's Retry-After.
 
 Decides when such a call may be sent again. `resilience.retry.backoff` sets how long the hint is obeyed,
-`resilience.capacity.pacer` the rate for a provider that answers 429.
+`resilience.capacity.pacing` the rate for a provider that answers 429.
 """
 
 from __future__ import annotations

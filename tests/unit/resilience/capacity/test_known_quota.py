@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from llm_guard.resilience.capacity.known_quota import KnownQuota
-from llm_guard.resilience.capacity.pacer import Pacer
-from llm_guard.resilience.capacity.pacing import Pace
+from llm_guard.resilience.capacity.pacing import Pace, Pacer
 from llm_guard.resilience.capacity.settings import CapacitySettings
 
 QUOTA = 3 / 60

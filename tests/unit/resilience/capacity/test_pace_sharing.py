@@ -8,8 +8,7 @@ from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.capacity.pace_report import PaceReport
 from llm_guard.resilience.capacity.pace_sharing import KEEPER_LEASE_S, PaceSharing
-from llm_guard.resilience.capacity.pacer import PacerSnapshot
-from llm_guard.resilience.capacity.pacing import PaceSnapshot
+from llm_guard.resilience.capacity.pacing import PacerSnapshot, PaceSnapshot
 from llm_guard.resilience.capacity.shared_gate import SharedGate
 
 SETTINGS = CapacitySettings()

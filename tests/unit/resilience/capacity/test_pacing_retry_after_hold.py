@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from llm_guard.resilience.capacity.gate import CapacitySettings, Ending, Gate, Slot, Ticket
-from llm_guard.resilience.capacity.retry_after_hold import LOOK_S, RetryAfterEvidence, RetryAfterHold
+from llm_guard.resilience.capacity.pacing import LOOK_S, RetryAfterEvidence, RetryAfterHold
 
 
 def probing(now: float = 10.0) -> tuple[Gate, Slot]:

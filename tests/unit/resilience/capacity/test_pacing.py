@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from llm_guard.resilience.capacity.pacer import Pacer
+from llm_guard.resilience.capacity.pacing import Pacer
 from llm_guard.resilience.capacity.rate_growth import PROBE_RATE, RateGrowth
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.throttling.gcra import BURST_S

@@ -7,6 +7,7 @@ quota is probed.
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from typing import Literal
 
@@ -17,8 +18,52 @@ from llm_guard.resilience.capacity.quota_probes import ACCEPTED_AFTER_S, QuotaPr
 from llm_guard.resilience.capacity.rate_growth import CUT, PROBE_RATE, RateGrowth, slow_start_s
 from llm_guard.resilience.capacity.rate_reduction import CutEpoch
 from llm_guard.resilience.capacity.response_rows import ResponseRows
-from llm_guard.resilience.capacity.throttle_statistics import Accepted
 from llm_guard.resilience.throttling.gcra import LOWEST_RATE, Bucket
+
+_MINUTE_S = 60.0
+_WITNESSES = 60
+_LEAST_MEASURED_S = 10.0
+
+
+class Accepted:
+    """The latest responses that were no 429: up to 60, which make one a second over a minute."""
+
+    __slots__ = ("_at", "_limited_at", "_limited_since")
+
+    def __init__(self) -> None:
+        self._at: deque[float] = deque(maxlen=_WITNESSES)
+        self._limited_at = self._limited_since = -inf
+        """The latest 429, and the first one after a minute without any."""
+
+    def note(self, now: float) -> None:
+        """Notes any other response than a 429."""
+        self._at.append(now)
+
+    def note_rate(self, rate: float, now: float) -> None:
+        """Notes as many as came in the last minute at that rate."""
+        for _ in range(min(_WITNESSES, int(rate * _MINUTE_S))):
+            self.note(now)
+
+    def note_rate_limited(self, now: float) -> None:
+        """Notes a 429."""
+        if now - self._limited_at >= _MINUTE_S:
+            self._limited_since = now
+        self._limited_at = now
+
+    def rate(self, now: float) -> float:
+        """Returns the rate over the last minute, in responses a second; 1: one or more."""
+        at = self._at
+        while at and at[0] <= now - _MINUTE_S:
+            at.popleft()
+        return len(at) / _MINUTE_S
+
+    def limited_rate(self, now: float) -> float:
+        """Like `rate`, or over the time since the first 429 if that is more: calls may not have come for a minute."""
+        since_s = max(_LEAST_MEASURED_S, now - self._limited_since)
+        if since_s >= _MINUTE_S:
+            return self.rate(now)
+        return max(self.rate(now), sum(at > self._limited_since for at in self._at) / since_s)
+
 
 _Phase = Literal["steady", "quota", "stopped", "opening"]
 _FORGET_S = 60.0

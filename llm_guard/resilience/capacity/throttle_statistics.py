@@ -5,7 +5,6 @@ Counts and tests only; `resilience.capacity.pacing` acts on them.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -17,9 +16,6 @@ _STRETCH_S = 1.0
 _STOPPED_SHARE = 0.8
 _STALE_S = 60.0
 
-_MINUTE_S = 60.0
-_WITNESSES = 60
-_LEAST_MEASURED_S = 10.0
 
 _EPOCHS = 3
 _HELPED_SHARE = 0.03
@@ -136,46 +132,6 @@ class ThrottleWindow:
             if mark is not None and entered_at < mark.at:
                 mark.calls += calls
                 mark.limited += limited
-
-
-class Accepted:
-    """The latest responses that were no 429: up to 60, which make one a second over a minute."""
-
-    __slots__ = ("_at", "_limited_at", "_limited_since")
-
-    def __init__(self) -> None:
-        self._at: deque[float] = deque(maxlen=_WITNESSES)
-        self._limited_at = self._limited_since = -inf
-        """The latest 429, and the first one after a minute without any."""
-
-    def note(self, now: float) -> None:
-        """Notes any other response than a 429."""
-        self._at.append(now)
-
-    def note_rate(self, rate: float, now: float) -> None:
-        """Notes as many as came in the last minute at that rate."""
-        for _ in range(min(_WITNESSES, int(rate * _MINUTE_S))):
-            self.note(now)
-
-    def note_rate_limited(self, now: float) -> None:
-        """Notes a 429."""
-        if now - self._limited_at >= _MINUTE_S:
-            self._limited_since = now
-        self._limited_at = now
-
-    def rate(self, now: float) -> float:
-        """Returns the rate over the last minute, in responses a second; 1: one or more."""
-        at = self._at
-        while at and at[0] <= now - _MINUTE_S:
-            at.popleft()
-        return len(at) / _MINUTE_S
-
-    def limited_rate(self, now: float) -> float:
-        """Like `rate`, or over the time since the first 429 if that is more: calls may not have come for a minute."""
-        since_s = max(_LEAST_MEASURED_S, now - self._limited_since)
-        if since_s >= _MINUTE_S:
-            return self.rate(now)
-        return max(self.rate(now), sum(at > self._limited_since for at in self._at) / since_s)
 
 
 class Background:

@@ -41,7 +41,6 @@ HOT = (
     "resilience.capacity.header_rate", "resilience.capacity.known_quota", "resilience.capacity.learned_rate",
     "resilience.capacity.pacing", "resilience.capacity.quota_probes",
     "resilience.capacity.rate_growth",
-    "resilience.capacity.rate_reduction", "resilience.capacity.response_rows",
     "resilience.capacity.throttle_statistics", "resilience.capacity.wait_queue",
     "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.callers", "resilience.circuit_breaker.cooldown",
     "resilience.circuit_breaker.failure_statistics", "resilience.circuit_breaker.history",

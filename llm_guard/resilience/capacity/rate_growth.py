@@ -64,7 +64,7 @@ class RateGrowth:
     )
 
     def __init__(self, late_s: float = 0.0) -> None:
-        """`late_s`: see `resilience.capacity.rate_reduction.CutEpoch`."""
+        """`late_s`: see `resilience.capacity.learned_rate.CutEpoch`."""
         self._early_s = _EARLY_S + late_s
         self.counted_until = -inf
         """The instant up to which waiting has been counted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llm_guard.resilience.capacity.response_rows import ResponseRows
+from llm_guard.resilience.capacity.learned_rate import ResponseRows
 
 
 def test_rows_end_with_the_other_kind_of_response() -> None:

@@ -12,7 +12,7 @@ from math import exp, inf, log
 
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.circuit_breaker.failure_statistics import relative_entropy
+from llm_guard.resilience.circuit_breaker.opening_rules import relative_entropy
 from llm_guard.resilience.retry.budget import RetryBudget
 
 MOST_CALLERS = 1024

@@ -4,12 +4,8 @@ from math import comb
 
 import pytest
 
-from llm_guard.resilience.circuit_breaker.failure_statistics import (
-    ConsecutiveFailures,
-    SlidingWindow,
-    is_run_evidence,
-    is_share_significant,
-)
+from llm_guard.resilience.circuit_breaker.failure_statistics import ConsecutiveFailures, SlidingWindow
+from llm_guard.resilience.circuit_breaker.opening_rules import is_run_evidence, is_share_significant
 
 
 def window_of(calls: int, failures: int, over_s: float = 60.0) -> SlidingWindow:

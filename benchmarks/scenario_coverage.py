@@ -11,7 +11,7 @@ from typing import Literal
 IDS = tuple(f"A{number:02}" for number in range(1, 51))
 
 _BREAKER, _WALK = "tests/unit/resilience/circuit_breaker/test_breaker.py::", "tests/property/test_breaker.py::"
-_EVIDENCE = "tests/unit/resilience/circuit_breaker/test_failure_statistics.py::"
+_EVIDENCE = "tests/unit/resilience/circuit_breaker/test_breaker_failure_statistics.py::"
 _BUDGET, _FRONTIER = (
     "tests/unit/resilience/retry/test_budget.py::",
     "tests/unit/resilience/retry/test_budget_frontier.py::",

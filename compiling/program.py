@@ -43,7 +43,7 @@ HOT = (
     "resilience.capacity.rate_growth",
     "resilience.capacity.throttle_statistics", "resilience.capacity.wait_queue",
     "resilience.circuit_breaker.breaker", "resilience.circuit_breaker.callers", "resilience.circuit_breaker.cooldown",
-    "resilience.circuit_breaker.failure_statistics", "resilience.circuit_breaker.history",
+    "resilience.circuit_breaker.history",
     "resilience.circuit_breaker.open_duration", "resilience.circuit_breaker.opening_rules",
     "resilience.circuit_breaker.settings",
     "resilience.retry.budget", "resilience.retry.candidates", "resilience.retry.deadline",

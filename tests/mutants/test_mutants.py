@@ -75,7 +75,6 @@ def test_mutants_are_distinct() -> None:
                 "resilience.circuit_breaker.breaker",
                 "resilience.circuit_breaker.open_duration",
                 "resilience.circuit_breaker.opening_rules",
-                "resilience.circuit_breaker.failure_statistics",
             },
             15,
         ),

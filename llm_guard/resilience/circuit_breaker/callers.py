@@ -23,7 +23,7 @@ _RENEWED_S = 10.0
 # A caller fails alone if chance would explain its failures less often than this at the others' share of failures, by
 # Chernoff's bound.
 _CHANCE = 1e-5
-# Prior for the others, as in `resilience.circuit_breaker.failure_statistics`.
+# Prior for the others, as in `resilience.circuit_breaker.breaker`.
 _PRIOR_SHARE = 0.1
 _PRIOR_CALLS = 2.0
 _WORST_SHARE = 0.9

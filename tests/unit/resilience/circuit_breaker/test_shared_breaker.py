@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from llm_guard.outcome import Signal
-from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings, Permit
-from llm_guard.resilience.circuit_breaker.failure_statistics import ConsecutiveFailures
+from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings, ConsecutiveFailures, Permit
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.circuit_breaker.probe_lease import ProbeLease
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker

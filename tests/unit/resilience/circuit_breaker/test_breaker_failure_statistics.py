@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from llm_guard.resilience.circuit_breaker.failure_statistics import ConsecutiveFailures, SlidingWindow
+from llm_guard.resilience.circuit_breaker.breaker import ConsecutiveFailures, SlidingWindow
 from llm_guard.resilience.circuit_breaker.opening_rules import is_run_evidence, is_share_significant
 
 

@@ -13,7 +13,7 @@ IDS = tuple(f"A{number:02}" for number in range(1, 51))
 _BREAKER, _WALK = "tests/unit/resilience/circuit_breaker/test_breaker.py::", "tests/property/test_breaker.py::"
 _EVIDENCE = "tests/unit/resilience/circuit_breaker/test_breaker_failure_statistics.py::"
 _BUDGET, _FRONTIER = (
-    "tests/unit/resilience/retry/test_budget.py::",
+    "tests/unit/resilience/retry/test_limits_budget.py::",
     "tests/unit/resilience/retry/test_budget_frontier.py::",
 )
 _BACKOFF, _WAITS = (

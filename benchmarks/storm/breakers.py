@@ -17,7 +17,7 @@ from llm_guard.outcome import FailureKind, Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.resilience.circuit_breaker.history import Transition
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.limits import RetryBudget
 
 CALLS = 100_000
 NAIVE_WINDOWS = (10, 20, 100)

@@ -1,6 +1,6 @@
 """Costs and benefits of retries: success against upstream requests per call, by share of failing attempts.
 
-Simulates in virtual time with the real `resilience.retry.backoff` and `resilience.retry.budget`, and two throttles of
+Simulates in virtual time with the real `resilience.retry.backoff` and `resilience.retry.limits`, and two throttles of
 others for comparison.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from llm_guard.outcome import FailureKind
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 
 FAILURE_RATES = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 CALLS_PER_S = 100.0

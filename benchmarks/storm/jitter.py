@@ -16,7 +16,7 @@ from benchmarks.storm.simulate import Timeline
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.limits import RetryBudget
 
 HERD = 1000
 BUCKET_S = 0.1

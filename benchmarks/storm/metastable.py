@@ -19,7 +19,7 @@ from benchmarks.storm.simulate import Provider, Request, Timeline
 from llm_guard.outcome import FailureKind, Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 
 CAPACITY_PER_S = 300
 RATES_PER_S = (140, 200, 280)

@@ -20,7 +20,7 @@ from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.model_field import check_single_model, model_in_query
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
 from llm_guard.resilience.retry.deadline import deadline_at
-from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.resilience.retry.limits import Repeatable
 from llm_guard.routing.route_table import Route, RouteTable
 
 if TYPE_CHECKING:

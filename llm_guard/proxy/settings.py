@@ -5,7 +5,7 @@ from __future__ import annotations
 from llm_guard.config import Config
 from llm_guard.proxy.caller_identity import Clients
 from llm_guard.proxy.request_body.reader import BodyLimits
-from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.resilience.retry.limits import Repeatable
 from llm_guard.routing.route_table import RouteTable
 
 

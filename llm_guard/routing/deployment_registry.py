@@ -16,8 +16,8 @@ from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.causes.provider_errors import ErrorLog
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import Callers
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, NewGate
 from llm_guard.routing.upstream import Upstream
 

@@ -14,7 +14,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
 from llm_guard.mock.content import say
-from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.resilience.retry.limits import FailureRate
 from tests.chaos.stand import total
 from tests.chaos.wire import fetch
 from tests.e2e.stand import MAX_ATTEMPTS, SAID, Stand, standing

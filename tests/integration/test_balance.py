@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.resilience.retry.limits import FailureRate
 from tests.chaos.forms import CHAT, MESSAGES, Form, name_of
 from tests.chaos.manual import ManualProvider, after
 from tests.chaos.stand import Stand, config_of, standing

@@ -78,7 +78,7 @@ def test_mutants_are_distinct() -> None:
             },
             15,
         ),
-        (BUDGET_WALK, {"resilience.retry.budget", "resilience.retry.failure_rate"}, 5),
+        (BUDGET_WALK, {"resilience.retry.limits"}, 5),
         (GATE_WALK, {"resilience.capacity.gate", "resilience.capacity.wait_queue"}, 5),
         (LIMIT_LAW, {"resilience.capacity.gate", "resilience.capacity.adaptive_limit"}, 3),
     ],
@@ -90,12 +90,12 @@ def test_walks_that_are_not_in_the_catalogue_kill_too(walk: str, modules: set[st
 # The stand itself
 
 SLOWER = Mutant(
-    "resilience.retry.failure_rate",
+    "resilience.retry.limits",
     "fades more slowly",
     "FADE_S",
     "FADE_S = 15.0",
     "FADE_S = 16.0",
-    "unit/resilience/retry/test_failure_rate.py",
+    "unit/resilience/retry/test_limits.py",
 )
 
 
@@ -113,7 +113,7 @@ def test_mutant_that_cannot_be_imported_is_no_kill(new: str, stand: Stand) -> No
 
 
 @pytest.mark.parametrize(
-    "killer", ["unit/resilience/retry/test_nothing.py", "unit/resilience/retry/test_failure_rate.py::test_nothing"]
+    "killer", ["unit/resilience/retry/test_nothing.py", "unit/resilience/retry/test_limits.py::test_nothing"]
 )
 def test_killer_that_does_not_exist_is_no_kill(killer: str, stand: Stand) -> None:
     verdict = stand.run([killer], SLOWER)

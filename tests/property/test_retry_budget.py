@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llm_guard.resilience.retry import retry_yield
-from llm_guard.resilience.retry.budget import MEMORY_S, BudgetSettings, RetryBudget, try_spend_all
-from llm_guard.resilience.retry.failure_rate import FADE_S, MEMORY, FailureRate
+from llm_guard.resilience.retry.limits import (
+    FADE_S,
+    MEMORY,
+    MEMORY_S,
+    BudgetSettings,
+    FailureRate,
+    RetryBudget,
+    try_spend_all,
+)
 from tests.effort import repeated
 
 budget_settings = st.builds(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.decision import FallBack, GiveUp, Retry, Step, next_step
-from llm_guard.resilience.retry.idempotency import may_have_executed
+from llm_guard.resilience.retry.limits import may_have_executed
 from tests.effort import repeated
 from tests.property.test_backoff import draws, retry_settings, seconds
 

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from tests.chaos.forms import CHAT, MESSAGES
 from tests.chaos.stand import connections_to, facing
 from tests.chaos.wire import Connection, Reply

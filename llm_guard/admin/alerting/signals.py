@@ -34,7 +34,7 @@ from llm_guard.resilience.alerts.rules import (
     evaluate_success,
 )
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
-from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.limits import RetryBudget
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.route_table import NO_ALIAS
 

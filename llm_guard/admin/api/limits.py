@@ -1,6 +1,6 @@
 """/admin/limits: retry budgets and capacity, changed until the next reload or reset.
 
-`resilience.retry.budget` and `resilience.capacity.gate` define the settings.
+`resilience.retry.limits` and `resilience.capacity.gate` define the settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llm_guard.clock import Clock
 from llm_guard.config import Config
 from llm_guard.proxy.handler import Handler
 from llm_guard.resilience.capacity.gate import CapacitySettings
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from llm_guard.resilience.units import at_least, parse_concurrency, parse_count, parse_ratio
 from llm_guard.routing.deployment import Deployment
 

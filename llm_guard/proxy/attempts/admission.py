@@ -35,8 +35,8 @@ from llm_guard.resilience.circuit_breaker.cooldown import (
     quota_key,
 )
 from llm_guard.resilience.circuit_breaker.history import Transition
-from llm_guard.resilience.retry.budget import RetryBudget
 from llm_guard.resilience.retry.key_selection import KeyState, choose
+from llm_guard.resilience.retry.limits import RetryBudget
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease

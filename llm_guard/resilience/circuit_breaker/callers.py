@@ -1,7 +1,7 @@
 """Separates callers that fail alone from those that fail because of the deployment.
 
 Decides which callers are judged separately. `proxy.attempts.admission` identifies a call's caller,
-`outcome.FailureKind` defines failures, `resilience.circuit_breaker.breaker` and `resilience.retry.budget` act on them.
+`outcome.FailureKind` defines failures, `resilience.circuit_breaker.breaker` and `resilience.retry.limits` act on them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import exp, inf, log
 from llm_guard.resilience.bounded_map import BoundedMap
 from llm_guard.resilience.circuit_breaker.breaker import Breaker
 from llm_guard.resilience.circuit_breaker.opening_rules import relative_entropy
-from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.limits import RetryBudget
 
 MOST_CALLERS = 1024
 """Callers that are remembered; the one without a call for longest is dropped first."""

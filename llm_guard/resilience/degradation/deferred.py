@@ -10,7 +10,7 @@ from typing import Literal
 
 from llm_guard.outcome import Failure, FailureKind, Refusal
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.resilience.retry.idempotency import may_have_executed
+from llm_guard.resilience.retry.limits import may_have_executed
 from llm_guard.resilience.units import Seconds
 
 DeadLetterMode = Literal["off", "on_request", "always"]

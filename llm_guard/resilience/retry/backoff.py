@@ -1,6 +1,6 @@
 """Backoff: how long to wait before a retry of a call, a probe, a webhook and so on.
 
-Whether to retry at all is decided in `resilience.retry.decision`; `resilience.retry.failure_rate` counts how much
+Whether to retry at all is decided in `resilience.retry.decision`; `resilience.retry.limits` counts how much
 failed lately.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from llm_guard.outcome import FailureKind
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from llm_guard.resilience.units import Count, Factor, OptionalSeconds, Pause, Seconds, Spread
 
 IMMEDIATE_S = 0.05

@@ -1,7 +1,7 @@
 """Decision after a failed attempt: a retry on the same deployment, another deployment, or the end of the call.
 
 Decides only; the inputs come from `resilience.classification.classify` (what failed), `resilience.retry.backoff`
-(length of a wait), `resilience.retry.budget` (tokens) and `resilience.retry.candidates` (deployments left).
+(length of a wait), `resilience.retry.limits` (tokens) and `resilience.retry.candidates` (deployments left).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.retry.backoff import RetrySettings, delay_s
-from llm_guard.resilience.retry.idempotency import may_have_executed
+from llm_guard.resilience.retry.limits import may_have_executed
 
 _SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.CONNECT_TIMEOUT})
 """After these the same deployment is retried only if no other is left."""

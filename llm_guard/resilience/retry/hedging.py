@@ -1,7 +1,7 @@
 """Hedging: when a second attempt runs beside the first, and how many such attempts there may be.
 
 Computes the delay and counts the tokens. `resilience.routing.load_balancing` picks the deployment,
-`resilience.retry.idempotency` decides what may be sent twice, `proxy.attempts.upstream_attempt` runs the attempts.
+`resilience.retry.limits` decides what may be sent twice, `proxy.attempts.upstream_attempt` runs the attempts.
 """
 
 from __future__ import annotations

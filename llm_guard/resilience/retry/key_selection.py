@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llm_guard.outcome import Failure, FailureKind, Scope
-from llm_guard.resilience.retry.idempotency import may_have_executed
+from llm_guard.resilience.retry.limits import may_have_executed
 
 _SPENT = "quota_exhausted"
 

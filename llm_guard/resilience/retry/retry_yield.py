@@ -1,6 +1,6 @@
 """Retry yield: how often retries succeed, compared with first attempts.
 
-`resilience.retry.budget` sets its ratio by it.
+`resilience.retry.limits` sets its ratio by it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from llm_guard.resilience.capacity.shared_gate import SharedGate
 from llm_guard.resilience.capacity.slot_sharing import SlotRequest
 from llm_guard.resilience.causes.cause import IncidentCause
 from llm_guard.resilience.circuit_breaker.shared_breaker import SharedBreaker
-from llm_guard.resilience.retry.budget import RetryBudget
+from llm_guard.resilience.retry.limits import RetryBudget
 from llm_guard.routing.route_table import RouteTable, compile_routes
 from llm_guard.storage.shared.exchange_store import (
     NO_SLOTS,

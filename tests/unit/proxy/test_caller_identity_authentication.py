@@ -11,7 +11,7 @@ from llm_guard.proxy.caller_identity import Clients, check_model
 from llm_guard.proxy.http_server.request import RequestFields
 from llm_guard.proxy.identification import note_asked
 from llm_guard.proxy.request_body.fields import NOTHING
-from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.resilience.retry.limits import Repeatable
 from llm_guard.resilience.routing.client_hints import PRIORITIES
 from llm_guard.routing.route_table import compile_routes
 

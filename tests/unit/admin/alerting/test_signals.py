@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llm_guard.resilience.alerts.alert import QUIET_S
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from tests.unit.admin.alerting.alert_world import World, open_breaker
 
 # success rate

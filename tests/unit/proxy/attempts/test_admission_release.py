@@ -15,7 +15,7 @@ from llm_guard.resilience.circuit_breaker.callers import Suspect
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
 from llm_guard.resilience.circuit_breaker.settings import BreakerFailure
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target

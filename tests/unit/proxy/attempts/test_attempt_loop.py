@@ -8,7 +8,7 @@ from llm_guard.outcome import Exhausted, Failure, FailureKind, Signal
 from llm_guard.proxy.attempts.admission import settle
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from tests.fakes.script import (
     NETWORK_ERROR,
     OK,

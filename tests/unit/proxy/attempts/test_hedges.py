@@ -10,8 +10,8 @@ import pytest
 from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 from llm_guard.routing.route_table import Hedging, Target
 from tests.fakes.script import (
     NETWORK_ERROR,

@@ -13,7 +13,7 @@ from llm_guard.proxy.attempts.admission import settle
 from llm_guard.proxy.call import Attempt, Delivered
 from llm_guard.proxy.streams.decoder import PlainStreamDecoder
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 from llm_guard.routing.route_table import Target
 from tests.fakes.script import SERVER_ERROR, Outcome, new_target, open_stream
 from tests.unit.proxy.attempts.plays import Play, open_breaker, play, two

@@ -12,7 +12,7 @@ from llm_guard.resilience.caching.cacheability import (
     is_filtered,
     may_be_asked_of_cache,
 )
-from llm_guard.resilience.retry.idempotency import Repeatable
+from llm_guard.resilience.retry.limits import Repeatable
 
 
 @pytest.mark.parametrize(

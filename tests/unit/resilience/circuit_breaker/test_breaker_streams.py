@@ -7,7 +7,7 @@ import pytest
 from llm_guard.outcome import Signal
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings, Permit
 from llm_guard.resilience.circuit_breaker.history import BreakerState
-from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.resilience.retry.limits import FailureRate
 
 
 def acquired(breaker: Breaker, now: float) -> Permit:

@@ -6,7 +6,7 @@ import pytest
 
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.callers import MOST_CALLERS, Callers, Suspect
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 
 
 def suspect() -> Suspect:

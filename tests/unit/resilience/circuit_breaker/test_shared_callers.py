@@ -4,7 +4,7 @@ from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSetting
 from llm_guard.resilience.circuit_breaker.caller_evidence import NO_CALLERS, CallerEvidence, CallersSummary
 from llm_guard.resilience.circuit_breaker.callers import MOST_LOOKS, Suspect
 from llm_guard.resilience.circuit_breaker.shared_callers import SharedCallers
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 
 
 def callers() -> SharedCallers:

@@ -8,7 +8,7 @@ import pytest
 
 from llm_guard.outcome import FailureKind
 from llm_guard.resilience.retry.backoff import BaseDelays, RetrySettings, delay_s
-from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.resilience.retry.limits import FailureRate
 
 PLAIN = RetrySettings(jitter=0.0, adaptive=False)
 LAST = 1 - 2**-53

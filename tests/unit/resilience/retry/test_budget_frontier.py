@@ -19,7 +19,7 @@ from benchmarks.storm.frontier import (
     measure,
     run,
 )
-from llm_guard.resilience.retry.budget import BudgetSettings
+from llm_guard.resilience.retry.limits import BudgetSettings
 
 
 @cache

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llm_guard.outcome import Failure, FailureKind, UpstreamErrorResponse
-from llm_guard.resilience.retry.idempotency import Repeatable, may_have_executed
+from llm_guard.resilience.retry.limits import Repeatable, may_have_executed
 
 BUILT_IN = Repeatable({})
 

@@ -1,23 +1,92 @@
-"""Retry budget: how many retries a stream of calls may cost, so that retries do not multiply the load of an outage.
+"""What limits the retries of calls: whether one may be sent twice, and the budget of all.
 
-Whether and when to retry is decided in `resilience.retry.decision` and `resilience.retry.backoff`.
+A model call is safe to repeat: its only double effect is its cost (Google's rule for generateContent). Creating files,
+batches or fine-tuning jobs is not, nor is a call that leaves state at the provider. A budget bounds how many retries a
+stream of calls may cost, so that retries do not multiply the load of an outage. The attempt loop decides which outcomes
+are noted: those that are evidence about the upstream, and rate limits. Whether and when to retry is decided in
+`resilience.retry.decision` and `resilience.retry.backoff`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import expm1, inf
+from math import exp, expm1, inf
 
-from llm_guard.resilience.retry.failure_rate import FailureRate
+from llm_guard.outcome import Failure
 from llm_guard.resilience.retry.retry_yield import RetryYield
 from llm_guard.resilience.units import Rate, Ratio
+
+MEMORY = 40
+"""About this many of the newest attempts decide; older ones weigh less and less."""
+FADE_S = 15.0
+"""Time constant with which attempts lose their weight: a minute without attempts leaves little of any share."""
+
+# Fewer attempts than this mean little: the missing ones are assumed to be successes.
+_FEW = 10
+_KEPT = 1 - 1 / MEMORY
+# Attempts within this time are treated as simultaneous: `exp` costs as much as everything else.
+_FADE_EACH_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRateSnapshot:
+    failure_share: float
+    """0 to 1."""
+    attempts: float
+    """Weight of the evidence, in attempts; at most `MEMORY`."""
+
+
+class FailureRate:
+    """An exponentially weighted mean over attempts and over time.
+
+    It begins at 0, rises by at most a tenth with each failure, and decays to 0 without attempts, so that a deployment
+    is not judged by failures of a minute ago.
+    """
+
+    __slots__ = ("_attempts", "_failures", "_noted_at")
+
+    def __init__(self, now: float) -> None:
+        self._attempts = 0.0
+        self._failures = 0.0
+        self._noted_at = now
+
+    def note(self, is_failure: bool, now: float) -> None:
+        """Notes the end of an attempt, or the beginning of its response."""
+        kept = _KEPT
+        if now - self._noted_at > _FADE_EACH_S:
+            kept *= self._faded(now)
+            self._noted_at = now
+        self._attempts = self._attempts * kept + 1.0
+        if is_failure or self._failures:
+            self._failures = self._failures * kept + is_failure
+
+    def take_back(self, now: float) -> None:
+        """Turns a success into a failure."""
+        faded = self._faded(now)
+        self._attempts *= faded
+        self._failures = min(self._attempts, self._failures * faded + 1.0)
+        self._noted_at = now
+
+    def failure_share(self, now: float) -> float:
+        """Returns the share of failures, 0 to 1; 0 if nothing is known."""
+        if not self._failures:
+            return 0.0
+        faded = self._faded(now)
+        return self._failures * faded / max(_FEW, self._attempts * faded)
+
+    def snapshot(self, now: float) -> FailureRateSnapshot:
+        return FailureRateSnapshot(self.failure_share(now), self._attempts * self._faded(now))
+
+    def _faded(self, now: float) -> float:
+        return exp((self._noted_at - now) / FADE_S)
+
 
 MEMORY_S = 10.0
 """How long saved tokens last, as in finagle's `RetryBudget` (ttl 10 s)."""
 
 _RATIO_S = 0.5
-_FADE_EACH_S = 0.005
+_UPDATE_EACH_S = 0.005
 # A refill computed in floats may end slightly below a whole token.
 _ONE = 1.0 - 1e-9
 
@@ -130,7 +199,7 @@ class RetryBudget:
     def deposit(self, now: float) -> None:
         """Adds a call's tokens, when it begins."""
         # Savings decay slowly: above the reserve, where healthy traffic is, an occasional update is enough.
-        if self._tokens <= self._reserve or now - self._updated_at > _FADE_EACH_S:
+        if self._tokens <= self._reserve or now - self._updated_at > _UPDATE_EACH_S:
             self._update(now)
         if now >= self._ratio_until:
             self._renew_ratio(now)
@@ -210,3 +279,67 @@ def try_spend_all(budgets: Sequence[RetryBudget], now: float) -> bool:
     for budget in budgets:
         budget.try_spend(now)
     return True
+
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_STATELESS = {
+    "/v1/chat/completions": True,
+    "/v1/completions": True,
+    "/v1/responses": True,
+    "/v1/responses/input_tokens": True,
+    "/v1/embeddings": True,
+    "/v1/moderations": True,
+    "/v1/rerank": True,
+    "/v1/images/*": True,
+    "/v1/audio/speech": True,
+    "/v1/audio/transcriptions": True,
+    "/v1/audio/translations": True,
+    "/v1/messages": True,
+    "/v1/messages/count_tokens": True,
+    "/v1/complete": True,
+    "*": False,
+}
+"""Repeatability of POST, PUT, PATCH and DELETE, by path; a repeated DELETE that was executed gets a 404."""
+
+_AT_THE_DOOR = frozenset({
+    "rate_limit", "overloaded", "quota_exhausted", "model_loading", "auth", "permission", "model_not_found",
+    "not_found", "payload_too_large", "invalid_request", "context_length", "content_policy",
+})  # fmt: skip
+"""Categories of errors that mean that the request was not executed."""
+
+
+class Repeatable:
+    """Decides by method and path which calls may be repeated."""
+
+    def __init__(self, overrides: Mapping[str, bool]) -> None:
+        """`overrides`: paths, or their beginnings followed by `*`; they take precedence over the built-in ones."""
+        self._overrides = overrides
+
+    def allows(self, method: str, path: str, *, is_stateful: bool) -> bool:
+        """Returns whether a call may be sent again although it may have been executed.
+
+        `is_stateful`: its body makes the provider store it, or continues from stored state.
+        """
+        if self._overrides and (said := _longest_match(self._overrides, path)) is not None:
+            return said
+        if method in _SAFE_METHODS:
+            return True
+        return not is_stateful and bool(_longest_match(_STATELESS, path))
+
+
+def may_have_executed(failure: Failure) -> bool:
+    """Returns whether the provider may have executed the request although the call failed."""
+    if failure.is_before_sending or failure.is_incomplete:
+        return False
+    if failure.is_after_head:
+        return True
+    category, answer = failure.kind.category, failure.answer
+    is_unavailable = category == "server_error" and answer is not None and answer.status == 503
+    return category not in _AT_THE_DOOR and not is_unavailable
+
+
+def _longest_match(table: Mapping[str, bool], path: str) -> bool | None:
+    if path in table:
+        return table[path]
+    patterns = [key for key in table if key.endswith("*") and path.startswith(key[:-1])]
+    return table[max(patterns, key=len)] if patterns else None

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from llm_guard.resilience.retry.budget import BudgetSettings, RetryBudget, try_spend_all
+from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget, try_spend_all
 from llm_guard.resilience.retry.retry_yield import RetryYield
 
 FIXED = BudgetSettings(adaptive=False)

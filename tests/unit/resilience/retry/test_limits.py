@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from llm_guard.resilience.retry.failure_rate import MEMORY, FailureRate
+from llm_guard.resilience.retry.limits import MEMORY, FailureRate
 
 
 def after(outcomes: str, *, every_s: float = 0.0) -> FailureRate:

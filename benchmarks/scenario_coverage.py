@@ -21,7 +21,7 @@ _BACKOFF, _WAITS = (
     "tests/unit/resilience/classification/test_retry_after.py::",
 )
 _LOOP, _RECOVERY = "tests/unit/proxy/attempts/test_attempt_loop.py::", "tests/chaos/test_recovery.py::"
-_DEADLINE, _LIMITS = "tests/unit/resilience/retry/test_deadline.py::", "tests/integration/test_limits.py::"
+_DEADLINE, _LIMITS = "tests/unit/resilience/routing/test_candidates_deadline.py::", "tests/integration/test_limits.py::"
 _HEDGE, _SPREAD = "tests/unit/resilience/retry/test_hedging.py::", "tests/unit/resilience/retry/test_spread.py::"
 _LIMITER, _FAULTS = (
     "tests/unit/resilience/capacity/test_gate_concurrency_limit.py::",

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from benchmarks.storm.row import Row, promised
 from benchmarks.storm.simulate import Timeline
 from llm_guard.resilience.retry.hedging import RESERVE, HedgeBudget, HedgeSettings, hedge_delay_s
-from llm_guard.resilience.routing.latency import Latency, PeakEwma
-from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged
+from llm_guard.resilience.routing.candidates import Balance, Latency, LoadCandidate, PeakEwma, arranged
 
 CALLS = 60_000
 SECONDS = 60.0

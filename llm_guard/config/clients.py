@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from llm_guard.config.fields import NonEmptyText, Secret, Strict, wrong
 from llm_guard.resilience.client_keys.scope import ALL, INFERENCE
 from llm_guard.resilience.client_keys.settings import ClientLimitSettings
-from llm_guard.resilience.routing.load_balancing import Weight
+from llm_guard.resilience.routing.candidates import Weight
 
 
 class Allow(Strict):

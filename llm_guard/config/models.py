@@ -31,9 +31,8 @@ from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSe
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.retry.hedging import HedgeSettings
-from llm_guard.resilience.routing.load_balancing import Balance, Priority, Weight
+from llm_guard.resilience.routing.candidates import Balance, Priority, TimeoutSettings, Weight
 from llm_guard.resilience.streams.settings import StreamSettings
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.resilience.units import Count, OptionalCount, OptionalSize, Pause, Seconds, Size

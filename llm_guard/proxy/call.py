@@ -19,8 +19,8 @@ from llm_guard.resilience.capacity.response_memory import MemoryLease
 from llm_guard.resilience.circuit_breaker.history import BreakerState
 from llm_guard.resilience.client_keys.limits import Reservation
 from llm_guard.resilience.client_keys.scope import KeyScope
-from llm_guard.resilience.retry.candidates import WaitedFor
 from llm_guard.resilience.retry.limits import RetryBudget
+from llm_guard.resilience.routing.candidates import WaitedFor
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Route, Target

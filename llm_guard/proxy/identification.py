@@ -19,8 +19,8 @@ from llm_guard.proxy.model_catalog import is_for_catalog, upstream_of_model
 from llm_guard.proxy.request_body.fields import BodyFields
 from llm_guard.proxy.request_body.model_field import check_single_model, model_in_query
 from llm_guard.resilience.client_keys.scope import MODEL_CALLS
-from llm_guard.resilience.retry.deadline import deadline_at
 from llm_guard.resilience.retry.limits import Repeatable
+from llm_guard.resilience.routing.candidates import deadline_at
 from llm_guard.routing.route_table import Route, RouteTable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from llm_guard.proxy.http_server.error_responses import refuse, unknown_model
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.json_rewrite import object_in
 from llm_guard.resilience.client_keys.scope import model_in_path
-from llm_guard.resilience.retry.deadline import deadline_at
+from llm_guard.resilience.routing.candidates import deadline_at
 from llm_guard.routing.route_table import Route, RouteTable
 
 _MOST_S = 10.0

@@ -18,7 +18,7 @@ from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSetting
 from llm_guard.resilience.circuit_breaker.callers import Callers, Suspect
 from llm_guard.resilience.circuit_breaker.cooldown import CooldownKey
 from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
-from llm_guard.resilience.routing.latency import Latency, PeakEwma
+from llm_guard.resilience.routing.candidates import Latency, PeakEwma
 from llm_guard.resilience.throttling.release_spreading import ReturnSchedule
 from llm_guard.routing.api_keys import POOLED
 from llm_guard.routing.upstream import Upstream

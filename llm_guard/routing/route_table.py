@@ -33,10 +33,9 @@ from llm_guard.resilience.circuit_breaker.callers import Callers
 from llm_guard.resilience.degradation.deferred import DeadLetterMode, DeferredSettings
 from llm_guard.resilience.degradation.degraded_mode import DegradedSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.resilience.retry.limits import RetryBudget
-from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.resilience.routing.candidates import Balance, TimeoutSettings
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools

@@ -15,8 +15,8 @@ from llm_guard.proxy.http_client.interfaces import Inbox, Wire
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.deadline import TimeoutSettings
 from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
+from llm_guard.resilience.routing.candidates import TimeoutSettings
 from llm_guard.routing.deployment import Deployment, Gates
 from llm_guard.routing.route_table import Route, Target
 from llm_guard.routing.upstream import Upstream

@@ -5,7 +5,8 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.resilience.retry.deadline import (
+from llm_guard.resilience.routing.candidates import (
+    Latency,
     LearnedSettings,
     TimeoutSettings,
     attempt_ends_at,
@@ -13,7 +14,6 @@ from llm_guard.resilience.retry.deadline import (
     first_token_s,
     reserve_s,
 )
-from llm_guard.resilience.routing.latency import Latency
 from tests.effort import repeated
 
 quick = settings(derandomize=True, deadline=None, max_examples=repeated(200))

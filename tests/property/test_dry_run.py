@@ -21,7 +21,7 @@ from llm_guard.resilience.capacity.gate import CapacitySettings, Gate
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint, RateLimitWindow
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
-from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.resilience.routing.candidates import Balance
 from llm_guard.routing.deployment import Deployment, MaintenanceHold
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Target

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from llm_guard.resilience.routing.latency import CAPACITY, ENOUGH, FORGOTTEN_S, PENALTY, WINDOW_S, Latency, PeakEwma
+from llm_guard.resilience.routing.candidates import CAPACITY, ENOUGH, FORGOTTEN_S, PENALTY, WINDOW_S, Latency, PeakEwma
 from tests.effort import repeated
 
 # Few values, so that equal ones meet: removing one of them must leave the others.

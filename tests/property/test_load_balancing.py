@@ -6,7 +6,7 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged
+from llm_guard.resilience.routing.candidates import Balance, LoadCandidate, arranged
 from tests.effort import repeated
 
 candidate_lists = st.lists(

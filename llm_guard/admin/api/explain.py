@@ -27,8 +27,8 @@ from llm_guard.proxy.http_server.error_responses import DRAINED, unknown_model
 from llm_guard.proxy.identification import translate_or_refuse
 from llm_guard.proxy.telemetry.waterfall import took
 from llm_guard.resilience.circuit_breaker.history import BreakerState
-from llm_guard.resilience.retry.deadline import first_token_s
 from llm_guard.resilience.retry.hedging import hedge_delay_s
+from llm_guard.resilience.routing.candidates import first_token_s
 from llm_guard.resilience.routing.client_hints import PRIORITIES
 from llm_guard.routing.route_table import Route
 

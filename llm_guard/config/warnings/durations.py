@@ -8,7 +8,7 @@ from itertools import accumulate
 from llm_guard.config.models import Config, Rules
 from llm_guard.config.yaml_source import Finding
 from llm_guard.resilience.retry.backoff import delay_s
-from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.routing.candidates import TimeoutSettings
 
 _DEFAULTS = TimeoutSettings()
 _MOST_WAITS = 1000

@@ -19,12 +19,11 @@ from llm_guard.proxy.attempts.upstream_attempt import AttemptRunner, Hedge, Hedg
 from llm_guard.proxy.call import Attempt, Call, Delivered
 from llm_guard.proxy.caller_identity import source_of
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns, deployment_key
-from llm_guard.resilience.retry.candidates import Candidate
-from llm_guard.resilience.retry.deadline import attempt_ends_at, first_token_s, reserve_s
 from llm_guard.resilience.retry.decision import ChangeKey, FallBack, GiveUp, Retry, Step, next_step
 from llm_guard.resilience.retry.hedging import HedgeDelays
 from llm_guard.resilience.retry.key_selection import gives_way, is_free_of_charge
 from llm_guard.resilience.retry.limits import RetryBudget, try_spend_all
+from llm_guard.resilience.routing.candidates import Candidate, attempt_ends_at, first_token_s, reserve_s
 from llm_guard.resilience.throttling.release_spreading import WORTH_SPREADING_S
 from llm_guard.routing.deployment import Deployment
 from llm_guard.routing.lease import Lease

@@ -15,10 +15,16 @@ from llm_guard.proxy.call import Attempt, Call, Skipped
 from llm_guard.proxy.caller_identity import suspect_of
 from llm_guard.proxy.translation.interfaces import CallTranslator
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.candidates import Candidate, Candidates, WaitedFor
-from llm_guard.resilience.retry.deadline import can_finish
 from llm_guard.resilience.retry.limits import RetryBudget, try_spend_all
-from llm_guard.resilience.routing.load_balancing import LoadCandidate, arranged, failing_last
+from llm_guard.resilience.routing.candidates import (
+    Candidate,
+    Candidates,
+    LoadCandidate,
+    WaitedFor,
+    arranged,
+    can_finish,
+    failing_last,
+)
 from llm_guard.resilience.throttling.release_spreading import WORTH_SPREADING_S
 from llm_guard.routing.deployment import FailingDeployments
 from llm_guard.routing.lease import Lease

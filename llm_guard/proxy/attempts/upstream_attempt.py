@@ -28,7 +28,7 @@ from llm_guard.proxy.request_body.reader import ArrivingBody
 from llm_guard.proxy.telemetry.trace_propagation import pass_on
 from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
-from llm_guard.resilience.retry.deadline import earlier, first_token_s, timeout_failure
+from llm_guard.resilience.routing.candidates import earlier, first_token_s, timeout_failure
 from llm_guard.routing.lease import Lease
 
 _CLIENT_SLOW_S = 5.0

@@ -28,7 +28,7 @@ from llm_guard.proxy.response.ending import (
 from llm_guard.proxy.response.fallback_response import FallbackResponder
 from llm_guard.proxy.response.keepalive import KeepAlive
 from llm_guard.proxy.response.shared_response import GRACE_S, SharedResponse, send_shared, shareable_headers
-from llm_guard.resilience.retry.deadline import timeout_failure
+from llm_guard.resilience.routing.candidates import timeout_failure
 
 _LEFT_BEHIND = Failure(FailureKind.CLIENT_CANCELLED, "the client reads too slowly for a shared stream")
 

@@ -33,7 +33,7 @@ from llm_guard.proxy.request_body.multipart_scanner import MultipartScanner, bou
 from llm_guard.proxy.request_body.spool import Spool
 from llm_guard.proxy.request_body.spooled_body import CooperativeYield, Patch, PatchedBody, SpooledBody
 from llm_guard.proxy.response.fallback_response import may_be_kept
-from llm_guard.resilience.retry.deadline import deadline_at
+from llm_guard.resilience.routing.candidates import deadline_at
 from llm_guard.resilience.routing.client_hints import is_local
 
 _ROOTS = ("/v1/files", "/v1/uploads")

@@ -39,7 +39,7 @@ from llm_guard.proxy.response.websocket_tunnel import tunnel
 from llm_guard.proxy.streams.resume import recovery_of
 from llm_guard.proxy.telemetry.access_log import log_ids
 from llm_guard.resilience.classification.classify import classify_event
-from llm_guard.resilience.retry.deadline import earlier, timeout_failure
+from llm_guard.resilience.routing.candidates import earlier, timeout_failure
 from llm_guard.resilience.streams.settings import ENDING_S, why_cut
 
 _log = structlog.get_logger("llm_guard.proxy.response.delivery")

@@ -14,7 +14,7 @@ from llm_guard.proxy import headers as header_rules
 from llm_guard.proxy.call import Call, Headers
 from llm_guard.proxy.http_server.response_writer import ResponseWriter
 from llm_guard.proxy.response.ending import CLIENT_DISCONNECTED, CLIENT_STALLED, ENDED_BY_DRAIN
-from llm_guard.resilience.retry.deadline import timeout_failure
+from llm_guard.resilience.routing.candidates import timeout_failure
 
 GRACE_S = 0.05
 """Added to the call's own limits: a request that it waits for has the same ones, and its error says more."""

@@ -1,7 +1,7 @@
 """Decision after a failed attempt: a retry on the same deployment, another deployment, or the end of the call.
 
 Decides only; the inputs come from `resilience.classification.classify` (what failed), `resilience.retry.backoff`
-(length of a wait), `resilience.retry.limits` (tokens) and `resilience.retry.candidates` (deployments left).
+(length of a wait), `resilience.retry.limits` (tokens) and `resilience.routing.candidates` (deployments left).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hedging: when a second attempt runs beside the first, and how many such attempts there may be.
 
-Computes the delay and counts the tokens. `resilience.routing.load_balancing` picks the deployment,
+Computes the delay and counts the tokens. `resilience.routing.candidates` picks the deployment,
 `resilience.retry.limits` decides what may be sent twice, `proxy.attempts.upstream_attempt` runs the attempts.
 """
 
@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from llm_guard.resilience.routing.latency import Latency, known
+from llm_guard.resilience.routing.candidates import Latency, known
 from llm_guard.resilience.units import DURATION, Ratio, Unit, parse_duration
 
 RESERVE = 20.0

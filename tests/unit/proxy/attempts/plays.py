@@ -14,7 +14,7 @@ from llm_guard.proxy.attempts.candidate_selection import CandidateSelector
 from llm_guard.proxy.call import Call, Delivered
 from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSettings
 from llm_guard.resilience.circuit_breaker.cooldown import Cooldowns
-from llm_guard.resilience.routing.latency import ENOUGH, Latency
+from llm_guard.resilience.routing.candidates import ENOUGH, Latency
 from llm_guard.routing.route_table import Route, Target
 from tests.fakes.script import Outcome, Script, TimedScript, new_call, new_route, new_target
 

@@ -12,9 +12,8 @@ from llm_guard.proxy.call import Attempt
 from llm_guard.proxy.telemetry.recorder import overhead_s
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.deadline import LearnedSettings, TimeoutSettings
 from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
-from llm_guard.resilience.routing.load_balancing import Balance
+from llm_guard.resilience.routing.candidates import Balance, LearnedSettings, TimeoutSettings
 from llm_guard.routing.route_table import Target
 from tests.fakes.script import NETWORK_ERROR, OK, SERVER_ERROR, UNAVAILABLE, Hang, Outcome, Slow, new_route, new_target
 from tests.unit.proxy.attempts.plays import Play, Stage, evidence, learn, limited, open_breaker, play, skipped, two

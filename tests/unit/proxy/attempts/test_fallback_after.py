@@ -8,7 +8,7 @@ from llm_guard.outcome import Failure, FailureKind
 from llm_guard.resilience.capacity.gate import CapacitySettings
 from llm_guard.resilience.circuit_breaker.breaker import BreakerSettings
 from llm_guard.resilience.retry.backoff import RetrySettings
-from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.routing.candidates import TimeoutSettings
 from llm_guard.routing.route_table import Target
 from tests.fakes.script import OK, SERVER_ERROR, Outcome, Slow, new_target
 from tests.unit.proxy.attempts.plays import Play, Stage, limited, open_breaker, play, skipped

@@ -13,7 +13,7 @@ from llm_guard.proxy.attempts.upstream_attempt import _Limits, _weighed
 from llm_guard.proxy.call import Attempt, Call
 from llm_guard.proxy.request_body.forwarding import ForwardedBody
 from llm_guard.proxy.request_body.interfaces import FileBody
-from llm_guard.resilience.retry.deadline import TimeoutSettings, timeout_failure
+from llm_guard.resilience.routing.candidates import TimeoutSettings, timeout_failure
 from tests.fakes.clock import ManualClock
 from tests.fakes.script import new_call, new_target
 

@@ -15,7 +15,7 @@ from llm_guard.proxy.http_server.request import Request, RequestFields
 from llm_guard.proxy.http_server.response_writer import ResponseConnection, ResponseWriter
 from llm_guard.proxy.response.delivery import Delivery
 from llm_guard.proxy.streams.decoder import view_of
-from llm_guard.resilience.retry.deadline import TimeoutSettings
+from llm_guard.resilience.routing.candidates import TimeoutSettings
 from llm_guard.resilience.streams.settings import ENDING_S
 from tests.chaos.forms import CHAT, STREAMS, Form, name_of
 from tests.fakes.clock import SteppedClock, let_run

@@ -14,7 +14,7 @@ from llm_guard.resilience.retry.hedging import (
     hedge_delay_s,
     parse_after,
 )
-from llm_guard.resilience.routing.latency import Latency
+from llm_guard.resilience.routing.candidates import Latency
 
 
 def noted(*durations_s: float, cut: int = 0) -> Latency:

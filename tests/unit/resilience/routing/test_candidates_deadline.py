@@ -5,7 +5,8 @@ from math import inf
 import pytest
 
 from llm_guard.outcome import Limit
-from llm_guard.resilience.retry.deadline import (
+from llm_guard.resilience.routing.candidates import (
+    Latency,
     LearnedSettings,
     TimeoutSettings,
     attempt_ends_at,
@@ -15,7 +16,6 @@ from llm_guard.resilience.retry.deadline import (
     first_token_s,
     reserve_s,
 )
-from llm_guard.resilience.routing.latency import Latency
 
 
 def taking(*durations_s: float, cut: int = 0) -> Latency:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from llm_guard.resilience.routing.load_balancing import Balance, LoadCandidate, arranged, failing_last, parse_priority
+from llm_guard.resilience.routing.candidates import Balance, LoadCandidate, arranged, failing_last, parse_priority
 
 HOWS: tuple[Balance, ...] = get_args(Balance)
 each_how = pytest.mark.parametrize("how", HOWS)

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from llm_guard.resilience.retry.candidates import Candidate, Candidates
 from llm_guard.resilience.retry.decision import FallBack, Retry
+from llm_guard.resilience.routing.candidates import Candidate, Candidates
 
 
 def three() -> tuple[Candidates, Candidate, Candidate, Candidate]:

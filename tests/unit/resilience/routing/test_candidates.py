@@ -5,7 +5,7 @@ from math import exp, inf
 
 import pytest
 
-from llm_guard.resilience.routing.latency import (
+from llm_guard.resilience.routing.candidates import (
     CAPACITY,
     DECAY_S,
     ENOUGH,

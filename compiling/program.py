@@ -51,7 +51,7 @@ HOT = (
     "resilience.routing.client_hints",
     "resilience.streams.settings",
     "resilience.throttling.adaptive_throttle", "resilience.throttling.gcra",
-    "routing.deployment", "routing.deployment_registry", "routing.lease", "routing.route_table", "routing.upstream",
+    "routing.deployment", "routing.deployment_registry", "routing.lease", "routing.route_table",
 )  # fmt: skip
 """Modules that every call or every chunk passes through, and their data. Compiling others gains nothing."""
 

@@ -18,8 +18,7 @@ from llm_guard.resilience.capacity.pace_report import PaceEvent, PaceGrant, Pace
 from llm_guard.resilience.capacity.pace_sharing import KEEPER_LEASE_S, PaceSharing
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.shared_gate import SharedGate
-from llm_guard.routing.deployment import Deployment, Gates
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Deployment, Gates, Upstream
 from llm_guard.storage.shared.exchange_store import Leases
 
 _LEASE = "pace:"

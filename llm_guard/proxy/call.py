@@ -22,9 +22,9 @@ from llm_guard.resilience.client_keys.scope import KeyScope
 from llm_guard.resilience.retry.limits import RetryBudget
 from llm_guard.resilience.routing.candidates import WaitedFor
 from llm_guard.routing.api_keys import ApiKey
+from llm_guard.routing.deployment import Upstream
 from llm_guard.routing.lease import Lease
 from llm_guard.routing.route_table import Route, Target
-from llm_guard.routing.upstream import Upstream
 from llm_guard.trace_context import TraceContext
 
 Headers = tuple[tuple[str, str], ...]

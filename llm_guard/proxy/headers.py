@@ -19,7 +19,7 @@ from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.resilience.memo import Memo
 from llm_guard.routing.api_keys import ApiKey
 from llm_guard.routing.authorization import key_header
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 
 
 def digest(key: str) -> bytes:

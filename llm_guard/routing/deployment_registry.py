@@ -18,8 +18,7 @@ from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSetting
 from llm_guard.resilience.circuit_breaker.callers import Callers
 from llm_guard.resilience.retry.hedging import HedgeBudget, HedgeSettings
 from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
-from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, NewGate
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Gates, NewGate, Upstream
 
 NewBreaker = Callable[[BreakerSettings, float], Breaker]
 NewCallers = Callable[[], Callers]

@@ -39,9 +39,8 @@ from llm_guard.resilience.routing.candidates import Balance, TimeoutSettings
 from llm_guard.resilience.streams.settings import StreamSettings, effective_recover
 from llm_guard.resilience.translation.settings import TranslateSettings
 from llm_guard.routing.api_keys import KeyFilePools
-from llm_guard.routing.deployment import Deployment, FailingDeployments, NewGate
+from llm_guard.routing.deployment import Deployment, FailingDeployments, NewGate, Upstream, upstream_of
 from llm_guard.routing.deployment_registry import DeploymentRegistry, NewBreaker, NewCallers
-from llm_guard.routing.upstream import Upstream, upstream_of
 
 
 @dataclass(frozen=True, slots=True)

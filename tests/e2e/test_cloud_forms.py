@@ -19,7 +19,7 @@ from llm_guard.cli.main import main
 from llm_guard.config import parse_config
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.resilience.health.probe_policy import ProbeResult, ProbeSettings
-from llm_guard.routing.upstream import upstream_of
+from llm_guard.routing.deployment import upstream_of
 from llm_guard.upstreams.probes.probe import new_probe
 from llm_guard.upstreams.probes.targets import subjects_of
 from tests.e2e.clouds import CONFIG, FORMS, chat, claude, said, standing

@@ -17,9 +17,8 @@ from llm_guard.resilience.circuit_breaker.breaker import Breaker, BreakerSetting
 from llm_guard.resilience.retry.backoff import RetrySettings
 from llm_guard.resilience.retry.limits import BudgetSettings, RetryBudget
 from llm_guard.resilience.routing.candidates import TimeoutSettings
-from llm_guard.routing.deployment import Deployment, Gates
+from llm_guard.routing.deployment import Deployment, Gates, Upstream
 from llm_guard.routing.route_table import Route, Target
-from llm_guard.routing.upstream import Upstream
 from tests.fakes.clock import ManualClock, SteppedClock
 
 OK = Opened(200, "OK", (("content-type", "application/json"),), b"{}", None)

@@ -10,7 +10,7 @@ import httptools
 from llm_guard.proxy.headers import account, caller_keys, has_rival_keys, lower_names, to_client, to_upstream, value_of
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.http1 import ResponseParser, request_head
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 from tests.fuzz.mutation import rolled
 

@@ -14,7 +14,7 @@ from llm_guard.dialects.prefill import BEGINNING, REST
 from llm_guard.dialects.resume.transcript import Prefill
 from llm_guard.resilience.capacity.rate_limit_headers import rate_hint
 from llm_guard.resilience.classification.classify import classify_answer
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from llm_guard.upstreams.probes.requests import UpstreamResponse, decoded
 
 MOST_CALLS = 3

@@ -23,7 +23,7 @@ from llm_guard.clock import Clock
 from llm_guard.config.names import did_you_mean
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
 from llm_guard.resilience.classification.classify import classify_answer
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from llm_guard.upstreams.probes.requests import (
     MOST_LIST_BYTES,
     ModelList,

@@ -25,7 +25,7 @@ from llm_guard.resilience.capacity.response_memory import ResponseMemory
 from llm_guard.resilience.classification.classify import classify_answer, classify_event
 from llm_guard.resilience.memo import Memo
 from llm_guard.resilience.streams.settings import why_cut
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 
 _COMMIT_S = 0.05
 """Seconds before the end of the call or attempt at which a stream held back is passed on: it has its first token."""

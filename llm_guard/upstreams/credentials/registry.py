@@ -10,7 +10,7 @@ from llm_guard.clock import Clock
 from llm_guard.config import AwsSettings, CloudSettings
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.http_client.interfaces import RequestAuthorizer
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 
 if TYPE_CHECKING:
     from llm_guard.upstreams.credentials.source import CredentialSource

@@ -27,8 +27,7 @@ from llm_guard.resilience.health.probe_policy import (
     first_delay_s,
     may_end_opening,
 )
-from llm_guard.routing.deployment import Deployment, FailingDeployments
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Deployment, FailingDeployments, Upstream
 from llm_guard.upstreams.probes.probe import Probe, result_of_error
 from llm_guard.upstreams.probes.targets import ProbeKey, ProbeListener, ProbeTarget, ProbeView, subjects_of
 

@@ -15,7 +15,7 @@ from llm_guard.proxy.headers import lower_names
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.proxy.http_client.http1 import RequestHeaders
 from llm_guard.routing.authorization import key_header
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 
 MOST_BYTES = 1 << 16
 MOST_LIST_BYTES = 1 << 22

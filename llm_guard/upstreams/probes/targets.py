@@ -16,7 +16,7 @@ from llm_guard.resilience.health.probe_policy import (
     ProbeSettings,
     ProbeState,
 )
-from llm_guard.routing.upstream import Upstream, upstream_of
+from llm_guard.routing.deployment import Upstream, upstream_of
 
 __all__ = ["ProbeKind", "ProbeListener", "ProbeOutcome", "ProbeState", "ProbeView"]
 

@@ -23,7 +23,7 @@ from llm_guard.proxy.headers import (
     value_of,
 )
 from llm_guard.routing.api_keys import ApiKey
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from tests.fakes.script import new_call
 
 UPSTREAM = Upstream("openai", "openai", "https://api.openai.com/v1", None, "bearer")

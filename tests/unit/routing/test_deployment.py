@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from llm_guard.config import AwsSettings, GoogleSettings
 from llm_guard.resilience.capacity.gate import RAMP_START, CapacitySettings
-from llm_guard.routing.deployment import Gates
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Gates, Upstream
 from tests.fakes.script import new_target
 
 FREE = CapacitySettings(pacing=False)

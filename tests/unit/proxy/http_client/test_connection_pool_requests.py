@@ -9,7 +9,7 @@ from llm_guard.proxy.http_client import http1 as module
 from llm_guard.proxy.http_client.errors import UpstreamError
 from llm_guard.proxy.http_client.forward_proxy import _readable, proxy_for
 from llm_guard.proxy.http_client.http1 import RequestHeaders, request_head
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 
 
 def head(

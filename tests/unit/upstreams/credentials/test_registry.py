@@ -9,7 +9,7 @@ import pytest
 from llm_guard.config import AwsSettings, CloudSettings, GoogleSettings
 from llm_guard.proxy.http_client.authorized_origin import AuthorizedOrigin
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from llm_guard.upstreams.credentials import providers
 from llm_guard.upstreams.credentials.registry import UpstreamCredentials
 from llm_guard.upstreams.credentials.source import CloudCredential

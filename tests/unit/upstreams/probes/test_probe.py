@@ -14,7 +14,7 @@ from llm_guard.config import Auth
 from llm_guard.outcome import FailureKind
 from llm_guard.proxy.http_client.connection_pool import ConnectionPool, UpstreamError
 from llm_guard.resilience.health.probe_policy import CompletionProbeSettings, ProbeResult, ProbeSettings
-from llm_guard.routing.upstream import Upstream
+from llm_guard.routing.deployment import Upstream
 from llm_guard.upstreams.probes.probe import new_probe, result_of_error
 from llm_guard.upstreams.probes.targets import ProbeTarget
 from tests.fakes.provider import END, Close, Hold, Respond, ScriptedProvider, Step, chunk, stream_head, whole

@@ -37,7 +37,7 @@ HOT = (
     "proxy.streams.decoder",
     "proxy.telemetry.access_log", "proxy.telemetry.recorder",
     "proxy.wakeup",
-    "resilience.capacity.caller_pacing", "resilience.capacity.gate",
+    "resilience.capacity.gate",
     "resilience.capacity.header_rate", "resilience.capacity.known_quota", "resilience.capacity.learned_rate",
     "resilience.capacity.pacing", "resilience.capacity.quota_probes",
     "resilience.capacity.rate_growth",

@@ -1,6 +1,6 @@
 """The pace of calls that wait for grants by another gateway of the fleet, or by this one as keeper.
 
-Takes the place of `resilience.capacity.caller_pacing.Paces` in a gate while the gate follows a keeper
+Takes the place of `resilience.capacity.gate.Paces` in a gate while the gate follows a keeper
 (`resilience.capacity.shared_gate`). Learns nothing by itself: what becomes of the calls is reported to the keeper.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from llm_guard.resilience.capacity.caller_pacing import Paces
+from llm_guard.resilience.capacity.gate import Paces
 from llm_guard.resilience.capacity.pace_report import PaceDecision, PaceGrant, PaceState
 from llm_guard.resilience.capacity.pacing import Pace, PacerSnapshot, PaceSnapshot
 from llm_guard.resilience.capacity.rate_limit_headers import RateHint

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
 
-from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.fair_queue import Caller, Ticket
+from llm_guard.resilience.capacity.gate import Paces
 from llm_guard.resilience.capacity.pace_report import (
     Membership,
     PaceDecision,

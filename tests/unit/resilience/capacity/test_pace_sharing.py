@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llm_guard.resilience.capacity.caller_pacing import Paces
-from llm_guard.resilience.capacity.gate import CapacitySettings
+from llm_guard.resilience.capacity.gate import CapacitySettings, Paces
 from llm_guard.resilience.capacity.pace_report import PaceReport
 from llm_guard.resilience.capacity.pace_sharing import KEEPER_LEASE_S, PaceSharing
 from llm_guard.resilience.capacity.pacing import PacerSnapshot, PaceSnapshot

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from random import Random
 
-from llm_guard.resilience.capacity.caller_pacing import Paces
 from llm_guard.resilience.capacity.fair_queue import Ticket
+from llm_guard.resilience.capacity.gate import Paces
 from llm_guard.resilience.capacity.pacing import Pace
 from llm_guard.resilience.capacity.settings import CapacitySettings
 from llm_guard.resilience.capacity.throttled_callers import MOST_CALLERS, ThrottledCallers

@@ -1,8 +1,8 @@
 """Wire formats of the providers. Nothing here reads a socket.
 
-openai, anthropic   all that differs between dialects, behind `Dialect`; openai_media: OpenAI's other streams
-event_inspection    quick checks of an event; event_json: its JSON
-sse                 SSE parsing for both, and the observer of a stream; sse_framing: where events begin and end
+openai, anthropic   all that differs between dialects, behind `Dialect`
+event_inspection    quick checks of an event
+sse                 SSE and its JSON for both, and the observer of a stream; sse_framing: where events begin and end
 response_schemas    the minimum of a valid unary response
 synthetic_stream    converts a unary response into the requested stream
 static_answer       a static response; event_writer encodes both

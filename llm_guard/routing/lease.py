@@ -1,4 +1,4 @@
-"""The lease that an attempt holds while it runs: granted by `proxy.attempts.admission`, released by
+"""The lease that an attempt holds while it runs: granted and released by
 `proxy.attempts.admission`."""
 
 from __future__ import annotations

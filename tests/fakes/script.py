@@ -45,8 +45,8 @@ Outcome = Opened | Failure | BaseException | Slow | Hang
 
 
 class Script:
-    """Implements `proxy.attempts.upstream_attempt.Opener`: returns the next outcome for each exchange, or raises it if it is an
-    exception. An exchange beyond the last one is an error of the test."""
+    """Implements `proxy.attempts.upstream_attempt.Opener`: returns the next outcome for each exchange, or raises it if
+    it is an exception. An exchange beyond the last one is an error of the test."""
 
     def __init__(self, *outcomes: Outcome, is_cancelled_asleep: bool = False) -> None:
         """With `is_cancelled_asleep`, every sleep on the script's clock raises CancelledError."""

@@ -1,6 +1,6 @@
 """/admin/calls: finished calls with each attempt, and running calls.
 
-`proxy.telemetry.access_log` keeps the lines, `proxy.telemetry.access_log` defines them.
+`proxy.telemetry.access_log` defines and keeps the lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Limits of what a client key may call, use and see.
+"""Limits of what a client key may use and see. `proxy.caller_identity` checks the key.
 
-authentication    the client key of a call, and whether it may use this path and this model; digests: of keys
 quotas            the limits of client keys; output_counter: counts the output of a stream for them
 screening         applies the filters for client keys to calls and responses
 object_isolation  objects of a provider are visible only to the key that created them; object_ownership: their index

@@ -1,8 +1,6 @@
 """Records of every call.
 
 recorder           the end of every call: counters, log line, permits
-counters           the counters
-access_log         the log line; waterfall: the same as a picture in text
-recent_calls       the last calls, kept for a while
+access_log         the log line, and those of the last calls; waterfall: the same as a picture in text
 trace_propagation  a call's place in a trace
 """

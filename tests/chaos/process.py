@@ -92,19 +92,21 @@ async def serving(
     process = await start(path, env=env, within=within)
     assert process.stdout is not None
     assert process.stderr is not None
-    async with asyncio.timeout(20):
-        served = Served(process, (await process.stderr.readline()).decode())
-    # The gateway prints its address before it handles signals and config changes: those work from the first turn of its
-    # loop on.
-    assert (await fetch(f"{served.urls[-1]}/healthz")).status == 200
-    reading = asyncio.gather(_read_log(process.stdout, served), _read_complaints(process.stderr, served))
+    reading: asyncio.Future[Any] | None = None
     try:
+        async with asyncio.timeout(20):
+            served = Served(process, (await process.stderr.readline()).decode())
+        # The gateway prints its address before it handles signals and config changes: those work from the first turn of
+        # its loop on.
+        assert (await fetch(f"{served.urls[-1]}/healthz")).status == 200
+        reading = asyncio.gather(_read_log(process.stdout, served), _read_complaints(process.stderr, served))
         yield served
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
-        await reading
+        if reading is not None:
+            await reading
 
 
 async def _read_log(stream: asyncio.StreamReader, served: Served) -> None:

@@ -338,7 +338,10 @@ class AttemptRunner:
             if hedge.stop():
                 return await self.better_of(hedge, None)
             await self._end(hedge, None, None)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: they would keep the call until garbage is collected
 
     def watch(self, call: Call, attempt: Attempt, delay_s: float, beside: Callable[[], HedgeCandidate | None]) -> Hedge:
         """Returns a hedge that starts after `delay_s`, if `beside` provides one then. Its `stop` must be called when

@@ -102,7 +102,7 @@ SLOWER = Mutant(
 def test_change_that_matters_is_killed_and_one_that_does_not_survives(stand: Stand) -> None:
     killed = stand.run([SLOWER.killer], SLOWER)
     assert (killed.exit_code, len(killed.failed)) == (1, 1)
-    assert "test_failure_rate.py::" in killed.failed[0]
+    assert "test_limits.py::" in killed.failed[0]
     assert stand.run([SLOWER.killer], replace(SLOWER, new="FADE_S = 15.00")).exit_code == 0
 
 
@@ -136,7 +136,7 @@ def test_mutant_of_a_package_replaces_the_package(stand: Stand) -> None:
     ],
 )
 def test_old_text_must_occur_once_in_its_definition(where: str, old: str, places: int) -> None:
-    with pytest.raises(ValueError, match=f"fades more slowly: {places} places in {where} of failure_rate.py"):
+    with pytest.raises(ValueError, match=f"fades more slowly: {places} places in {where} of limits.py"):
         replace(SLOWER, where=where, old=old).source()
 
 

@@ -1,7 +1,9 @@
-"""The cost of a call in a gateway with two worker processes, beside one with a single process.
+"""The cost of a call in a gateway with two worker processes, beside one with a single process, and beside two gateways
+that share nothing.
 
 Clients, provider and gateways share the machine's processors, so only processor time is compared: calls a second would
-need processors that are free.
+need processors that are free. A second process that works at the same time makes each slower, which the two gateways
+show: what is above theirs is the price of workers.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +45,8 @@ class WorkersRun:
     """Processor time of a call with one process in microseconds, by round; two workers' with their parent's in
     `two_us`."""
     two_us: list[float]
+    apart_us: list[float]
+    """That of two gateways with one process each and half of the connections."""
     failed: int
     """Calls without a good response."""
 
@@ -56,6 +60,11 @@ class WorkersRun:
         return [two / one for one, two in zip(self.one_us, self.two_us, strict=True)]
 
     @property
+    def ratio_to_apart(self) -> float:
+        """The same, relative to the two gateways."""
+        return median(two / apart for two, apart in zip(self.two_us, self.apart_us, strict=True))
+
+    @property
     def broken(self) -> list[str]:
         """What does not hold."""
         found = []
@@ -66,48 +75,52 @@ class WorkersRun:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": self.ratio}
+        return asdict(self) | {"ratio": self.ratio, "ratio_to_apart": self.ratio_to_apart}
 
 
 def run(say: Callable[[str], None], rounds: int = ROUNDS, calls: int = CALLS) -> WorkersRun:
-    """Measures in turns: a minute or two. Raises OSError, NotStartedError."""
+    """Measures in turns: two minutes. Raises OSError, NotStartedError."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     one_us: list[float] = []
     two_us: list[float] = []
+    apart_us: list[float] = []
     failed = 0
-    with started("llm_guard", "mock", "--port", "0") as provider, _gateways(provider.url) as (one, two):
+    with started("llm_guard", "mock", "--port", "0") as provider, _gateways(provider.url) as (one, two, other):
         for number in range(-1, rounds):
             say(f"workers: round {number + 1} of {rounds}" if number >= 0 else "workers: warm-up")
-            for gateway, found in ((one, one_us), (two, two_us)):
+            for gateways, found in (((one,), one_us), ((two,), two_us), ((one, other), apart_us)):
                 made = calls if number >= 0 else min(calls, _WARM_UP_CALLS)
-                used_us, failures = _used_us(gateway, made)
+                used_us, failures = asyncio.run(_used_us(gateways, made))
                 failed += failures
                 if number >= 0:
                     found.append(used_us)
-    return WorkersRun(rounds, calls, CONNECTIONS, one_us, two_us, failed)
+    return WorkersRun(rounds, calls, CONNECTIONS, one_us, two_us, apart_us, failed)
 
 
 @contextmanager
-def _gateways(provider: str) -> Iterator[tuple[Started, Started]]:
+def _gateways(provider: str) -> Iterator[tuple[Started, Started, Started]]:
+    """Yields one with one process, one with two workers, and another one with one process."""
     with tempfile.TemporaryDirectory() as folder:
         paths = []
-        for workers in (1, 2):
-            path = Path(folder, f"{workers}.yaml")
-            values = {"workers": str(workers), "folder": f"{folder}/{workers}", "provider": provider}
+        for number, workers in enumerate((1, 2, 1)):
+            path = Path(folder, f"{number}.yaml")
+            values = {"workers": str(workers), "folder": f"{folder}/{number}", "provider": provider}
             text = _CONFIG
             for name, value in values.items():
                 text = text.replace(f"{{{name}}}", value)
             path.write_text(text)
             paths.append(path)
-        one, two = (("llm_guard", "serve", "-c", str(path), "--port", "0") for path in paths)
-        with started(*one) as alone, started(*two) as together:
-            yield alone, together
+        one, two, other = (("llm_guard", "serve", "-c", str(path), "--port", "0") for path in paths)
+        with started(*one) as alone, started(*two) as together, started(*other) as apart:
+            yield alone, together, apart
 
 
-def _used_us(gateway: Started, calls: int) -> tuple[float, int]:
-    """Returns the processor time of a call, and the failed calls."""
-    processes = [gateway.process, *gateway.process.children()]
-    before = sum(map(cpu_s, processes))
-    result = asyncio.run(closed_loop(gateway.url, CONNECTIONS, calls))
-    return (sum(map(cpu_s, processes)) - before) / calls * 1e6, calls - result.ok
+async def _used_us(gateways: Sequence[Started], calls: int) -> tuple[float, int]:
+    """Returns the processor time of a call, and the failed calls. The gateways divide calls and connections."""
+    processes = [process for one in gateways for process in (one.process, *one.process.children())]
+    before, parts = sum(map(cpu_s, processes)), len(gateways)
+    results = await asyncio.gather(
+        *(closed_loop(gateway.url, CONNECTIONS // parts, calls // parts) for gateway in gateways)
+    )
+    return (sum(map(cpu_s, processes)) - before) / calls * 1e6, calls - sum(result.ok for result in results)

@@ -1,5 +1,5 @@
 # make run    sets everything up and runs the gateway in front of a mock provider that fails on purpose: no key needed
-# make test   sets everything up and runs the tests, lint, types and import rules: five minutes
+# make test   sets everything up and runs the tests, lint, types and import rules: six to seven minutes
 # make docs   builds the documentation site in build/site
 # make compiled   builds a wheel in dist/ with the data path as machine code; needs a C compiler and Python's headers
 PYTHON ?= python3

@@ -162,7 +162,9 @@ def fleet_names(config: Config, worker: WorkerRole | None, generated: str | None
         return None
     from llm_guard.fleet.names import FleetNames  # noqa: PLC0415  # loaded only with a fleet
 
-    return FleetNames(config.ops.fleet_token or generated or "")
+    token = config.ops.fleet_token or generated
+    assert token is not None  # noqa: S101  # one is generated where the config has no operator's token
+    return FleetNames(token)
 
 
 def callers_type(names: FleetNames | None) -> NewCallers:

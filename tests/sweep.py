@@ -61,7 +61,7 @@ class Sweep:
         self.keys.update(key for key in keys if key is not None and len(key) >= _SHORTEST)
 
     def learn_names(self, names: Iterable[str]) -> None:
-        """Adds names whose digests must not appear in the store of a fleet from now on."""
+        """Adds names; no digest of them may appear in the store of a fleet from now on."""
         for name in set(names) - self._names:
             self._names.add(name)
             for digest in (
@@ -134,7 +134,7 @@ def _keys_of(config: Config) -> list[str | None]:
 
 
 def _names_of(config: Config) -> Iterator[str]:
-    """Yields names and keys whose digests could be in the store."""
+    """Yields the names and keys that a digest in the store could be of."""
     yield from filter(None, _keys_of(config))
     yield from (client.name for client in config.server.client_keys)
     for name, upstream in config.upstreams.items():

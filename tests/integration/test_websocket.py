@@ -239,3 +239,16 @@ def _close_frame(code: int, reason: bytes) -> bytes:
     """Builds a masked close frame with a mask of zeros."""
     payload = struct.pack(">H", code) + reason
     return bytes([0x88, 0x80 | len(payload)]) + bytes(4) + payload
+
+
+async def test_connection_leaves_no_task_behind(app: App, http: aiohttp.ClientSession) -> None:
+    async with http.ws_connect(TARGET) as websocket:
+        await websocket.send_str("hello")
+        await websocket.receive()
+    await eventually(lambda: app.gateway.running == 0)
+    await http.close()
+    await eventually(lambda: not _tasks_of_connections())
+
+
+def _tasks_of_connections() -> list[str]:
+    return [name for task in asyncio.all_tasks() if "ClientConnection" in (name := str(task.get_coro()))]

@@ -141,7 +141,7 @@ def used_tokens(call: Call, reservation: Reservation) -> int:
 
 
 def _used_at_least(call: Call, estimate: int, streamed: int) -> int:
-    """Returns the tokens of a call whose provider has not counted all of them."""
+    """Returns the tokens of a call if its provider has not counted all of them."""
     usage = call.usage
     has_left = call.failure is not None and call.failure.kind.source is Source.CLIENT
     counted = estimate if call.failure is None or has_left else 0

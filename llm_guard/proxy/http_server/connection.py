@@ -245,6 +245,8 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
             finally:
                 self._finish(request, reply)
+            if self.transport.is_closing():  # the connection may be lost already: nothing would wake this task
+                break
             del request, reply  # an idle connection keeps neither
             if self._running is not None:  # the client has pipelined it: other connections are served first
                 self._loop.call_soon(self._next.wake)
